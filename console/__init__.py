@@ -1,0 +1,1 @@
+"""vllm-console: the terminal operations console that attaches to an engine host."""

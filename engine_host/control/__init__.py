@@ -1,0 +1,1 @@
+"""The control socket: server, sessions, roles, actions, audit."""

@@ -1,0 +1,135 @@
+"""The engine as the rest of the host sees it.
+
+One adapter (`vllm_engine`) implements this over vLLM; tests implement it with an engine that hangs or dies on demand.
+Nothing here imports vLLM, so the lifecycle, the gateway and the telemetry are written and tested without it.
+
+An engine is started once, serves, and is stopped once; a new one is made for every start. `stop` may be called at any
+moment, also while `start` is still under way in its thread, and leaves no child process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationStep:
+    """Draft outcomes of one scheduler step, summed over its requests."""
+
+    drafts: int
+    """Requests that had a draft verified."""
+    drafted: int
+    """Draft tokens verified."""
+    accepted: int
+    drafted_per_position: Sequence[int]
+    accepted_per_position: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """What one scheduler step of one engine reported. Latencies in seconds, one sample each."""
+
+    engine_index: int
+    # Gauges after the step; None when this record carries no scheduler state.
+    running: int | None = None
+    waiting: int | None = None
+    waiting_deferred: int | None = None
+    """Waiting, but passed over for a transient reason (LoRA limit, KV transfer, grammar compile)."""
+    kv_usage: float | None = None
+    # Deltas of the step.
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    preemptions: int = 0
+    finished: int = 0
+    prefix_queried_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    speculation: SpeculationStep | None = None
+    ttft_s: Sequence[float] = ()
+    itl_s: Sequence[float] = ()
+    e2e_s: Sequence[float] = ()
+    queue_s: Sequence[float] = ()
+
+
+StepSink = Callable[[StepStats], None]
+"""Called on the event loop at every step: it must only append and return."""
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What does not change while an engine runs."""
+
+    vllm_version: str
+    model: str
+    max_model_len_tokens: int | None
+    block_size: int | None
+    total_blocks: int | None
+    """KV blocks that requests can hold, over all engine cores (vLLM's null block not counted)."""
+    capacity_tokens: int | None
+    speculation_method: str | None
+    k_max: int | None
+    prefix_caching: bool | None
+    core_pids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """What the front end knows of unfinished requests, whether or not the scheduler still reports."""
+
+    unfinished: int
+    oldest_wait_s: float | None
+    """Of the requests never scheduled yet; None when there is none."""
+
+
+class Engine(Protocol):
+    """One engine. `app` and `facts` are valid from the return of `start` until `stop`."""
+
+    async def start(self, sink: StepSink) -> None:
+        """Build configuration, engine and API app; returns when requests can be served.
+
+        Raises `EngineStartError`; then nothing is left running.
+        """
+
+    @property
+    def app(self) -> AsgiApp:
+        """vLLM's own API application."""
+
+    @property
+    def facts(self) -> EngineFacts: ...
+
+    @property
+    def is_dead(self) -> bool:
+        """The engine core ended or failed; requests can no longer be served. Cheap: asked several times a second."""
+
+    def backlog(self) -> Backlog: ...
+
+    async def stop(self, timeout_s: float) -> None:
+        """End engine and children, gracefully within `timeout_s`, then by force. Never raises."""
+
+
+class EngineStartError(Exception):
+    """The engine did not start; the message is the engine's own reason in one line."""
+
+    def __init__(self, reason: str, lines: Sequence[str] = ()) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.lines = tuple(lines)
+
+
+@dataclass(frozen=True)
+class EngineArguments:
+    """What an engine is started with: a profile's tables, shape-checked."""
+
+    engine: dict[str, Any]
+    """vLLM engine arguments by vLLM's own underscore names."""
+    server: dict[str, Any] = field(default_factory=dict)
+    """vLLM front-end arguments."""
+
+
+EngineFactory = Callable[[EngineArguments], Engine]

@@ -1,0 +1,1 @@
+"""The HTTP side: one ASGI entry in front of whichever engine serves."""

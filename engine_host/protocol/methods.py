@@ -1,0 +1,162 @@
+"""Every method of the control socket: its parameters, its result, and exactly one risk class.
+
+The server checks the caller's role against the risk before it looks at anything else; the console derives from the
+same table what to offer. A method that is not here does not exist.
+
+Server-sent notifications: `hello` (params `Hello`), first frame of every connection; `telemetry` (params `Snapshot`)
+and `event` (params `Event`) after a subscription.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from .events import Event
+from .snapshot import Snapshot, State
+
+
+class Risk(StrEnum):
+    READ = "read"
+    OPERATE = "operate"
+    DANGEROUS = "dangerous"
+
+
+class Role(StrEnum):
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+ALLOWED: dict[Role, frozenset[Risk]] = {
+    Role.VIEWER: frozenset({Risk.READ}),
+    Role.OPERATOR: frozenset({Risk.READ, Risk.OPERATE}),
+    Role.ADMIN: frozenset(Risk),
+}
+
+
+class _Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters: an unknown name is an error, so that a misspelt limit is never silently no limit."""
+
+
+class ProtocolRange(msgspec.Struct, frozen=True, kw_only=True):
+    min: int
+    max: int
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    protocol: ProtocolRange
+    host_version: str
+    vllm_version: str | None
+    boot_id: str
+    capabilities: list[str]
+    """What this host can do beyond the method table; a capability that a vLLM version lacks is absent."""
+    role: Role
+    uid: int
+    login: str
+    state: State
+    state_version: int
+    seq: int
+    """Of the newest snapshot."""
+    event_seq: int
+    """Of the newest event, 0 when none."""
+
+
+class NoParams(_Params, frozen=True, kw_only=True):
+    pass
+
+
+class SubscribeTelemetry(_Params, frozen=True, kw_only=True):
+    interval_s: float = 1.0
+    """0.1 to 60. Latest wins: a slow reader gets fewer, newer snapshots."""
+
+
+class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
+    seq: int
+
+
+class HistoryParams(_Params, frozen=True, kw_only=True):
+    series: list[str]
+    """Dotted snapshot keys; see `engine_host.telemetry.store.SERIES`."""
+    span_s: float = 300.0
+    """At most 300."""
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    end_at: float
+    """Unix time of the last value."""
+    step_s: float
+    series: dict[str, list[float | None]]
+    """Oldest first, one value a step; `None` where nothing is known."""
+
+
+class EventsList(_Params, frozen=True, kw_only=True):
+    after_seq: int = 0
+    limit: int = 200
+    """1 to 10,000; the newest are kept."""
+
+
+class EventList(msgspec.Struct, frozen=True, kw_only=True):
+    events: list[Event]
+    """Oldest first."""
+    last_seq: int
+    missed: bool = False
+    """Events after `after_seq` existed that the host no longer keeps."""
+
+
+class SubscribeEvents(_Params, frozen=True, kw_only=True):
+    after_seq: int | None = None
+    """Replays kept events after this one first; `None`: only new ones."""
+
+
+class Change(_Params, frozen=True, kw_only=True):
+    """Base of every changing call."""
+
+    reason: str = ""
+    idempotency_key: str
+    """A call repeated with the same key by the same user returns the first outcome and does nothing again."""
+    expected_state_version: int | None = None
+
+
+class StopParams(Change, frozen=True, kw_only=True):
+    drain_timeout_s: float | None = None
+    """How long running requests may take to finish; `None`: the host's own setting."""
+
+
+class RestartParams(Change, frozen=True, kw_only=True):
+    drain_timeout_s: float | None = None
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """Sent when the change is in force, not when it was accepted."""
+
+    state: State
+    state_version: int
+    took_s: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Method:
+    name: str
+    risk: Risk
+    params: type[msgspec.Struct]
+    result: Any
+    summary: str
+
+
+METHODS: dict[str, Method] = {
+    m.name: m
+    for m in (
+        Method("status", Risk.READ, NoParams, Snapshot, "the newest snapshot"),
+        Method("telemetry.subscribe", Risk.READ, SubscribeTelemetry, Subscribed, "a snapshot every interval"),
+        Method("history", Risk.READ, HistoryParams, History, "recent values of chosen series"),
+        Method("events.list", Risk.READ, EventsList, EventList, "kept events after a sequence number"),
+        Method("events.subscribe", Risk.READ, SubscribeEvents, Subscribed, "events as they happen"),
+        Method("engine.restart", Risk.DANGEROUS, RestartParams, Applied, "drain, stop and start the engine"),
+        Method("host.stop", Risk.DANGEROUS, StopParams, Applied, "drain, stop the engine and end the host"),
+    )
+}

@@ -1,0 +1,1 @@
+"""From scheduler steps to snapshots: collection, bounded rings, windows, percentiles."""
