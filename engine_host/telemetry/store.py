@@ -1,0 +1,326 @@
+"""What the engine reported, kept in bounded rings: one row a second for five minutes.
+
+`record` is called at every scheduler step on the event loop and only adds integers and appends; rates, ratios and
+percentiles are worked out when somebody looks. One writer, one event loop, no locks. Memory does not depend on load
+or on time.
+
+Counters are summed over engines and go on across engine restarts, since they add up the deltas of steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine_host.engine.port import Backlog, SpeculationStep, StepStats
+from engine_host.protocol.methods import History
+from engine_host.protocol.snapshot import (
+    WINDOWS,
+    Latency,
+    PrefixCache,
+    Queue,
+    Speculation,
+    Throughput,
+)
+from engine_host.telemetry.latency import LatencyWindows
+
+SPAN_S = 300
+"""Seconds kept: the longest window and the history strip of the overview."""
+RATE_WINDOW_S = 10.0
+"""Throughput and preemption rates: short enough to follow a change, long enough to average single steps."""
+RATIO_WINDOW_S = 60.0
+"""Acceptance and prefix hits: ratios of counts that come in bursts need more samples."""
+MAX_POSITIONS = 32
+"""Draft positions counted; vLLM's own dynamic schedules stay far below."""
+HUNG_AFTER_S = 30.0
+"""Unfinished requests and no scheduler step for so long: the engine hangs. The slowest honest step, a full prefill
+batch on CPU, takes seconds."""
+HUNG_WITHOUT_TOKENS_S = 120.0
+"""Steps go on but requests run without any token for so long."""
+STUCK_AFTER_S = 10.0
+"""Requests wait and none runs for so long: nothing will start them."""
+
+SERIES: tuple[str, ...] = (
+    "kv.usage",
+    "queue.running",
+    "queue.waiting",
+    "throughput.generation_tokens_per_s",
+    "throughput.prompt_tokens_per_s",
+    "speculation.acceptance_rate",
+)
+"""Series that `history` serves, by snapshot key; one value a second."""
+
+_COLUMNS = (
+    "prompt_tokens",
+    "generation_tokens",
+    "preemptions",
+    "finished",
+    "prefix_queried_tokens",
+    "prefix_hit_tokens",
+    "drafts",
+    "drafted",
+    "accepted",
+)
+_AT = {name: index for index, name in enumerate(_COLUMNS)}
+_DRAFTED_AT = len(_COLUMNS)
+_ACCEPTED_AT = _DRAFTED_AT + MAX_POSITIONS
+_WIDTH = _ACCEPTED_AT + MAX_POSITIONS
+
+
+@dataclass(slots=True)
+class EngineGauges:
+    """The scheduler's last word on one engine core."""
+
+    running: int
+    waiting: int
+    deferred: int
+    kv_usage: float
+
+
+class TelemetryStore:
+    """All step statistics of one host. Times are monotonic seconds from `clock`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._started = clock()
+        self._second = int(self._started)
+        self._rows = np.zeros((SPAN_S, _WIDTH), dtype=np.int64)
+        self._current = [0] * _WIDTH
+        self._totals = [0] * _WIDTH
+        self._gauges: dict[int, EngineGauges] = {}
+        self._last_step: float | None = None
+        self._last_token: float | None = None
+        self._waiting_idle_since: float | None = None
+        self._history: deque[tuple[float | None, ...]] = deque(maxlen=SPAN_S)
+        self._ttft = LatencyWindows(WINDOWS)
+        self._itl = LatencyWindows(WINDOWS)
+        self._e2e = LatencyWindows(WINDOWS)
+        self._queue = LatencyWindows(WINDOWS)
+        self._latencies = (self._ttft, self._itl, self._e2e, self._queue)
+        for latency in self._latencies:
+            latency.advance(self._second)
+
+    # --- written by the engine -------------------------------------------------------------------------------------
+
+    def record(self, step: StepStats) -> None:
+        """Take one step. The hot path: integer additions and list appends only."""
+        now = self._clock()
+        if int(now) != self._second:
+            self.advance()
+        self._last_step = now
+        if step.generation_tokens:
+            self._last_token = now
+        current = self._current
+        current[0] += step.prompt_tokens
+        current[1] += step.generation_tokens
+        current[2] += step.preemptions
+        current[3] += step.finished
+        current[4] += step.prefix_queried_tokens
+        current[5] += step.prefix_hit_tokens
+        if step.speculation is not None:
+            self._record_speculation(step.speculation)
+        if step.running is not None:
+            self._gauges[step.engine_index] = EngineGauges(
+                step.running, step.waiting or 0, step.waiting_deferred or 0, step.kv_usage or 0.0
+            )
+        if step.ttft_s:
+            self._ttft.record(step.ttft_s)
+        if step.itl_s:
+            self._itl.record(step.itl_s)
+        if step.e2e_s:
+            self._e2e.record(step.e2e_s)
+        if step.queue_s:
+            self._queue.record(step.queue_s)
+
+    def _record_speculation(self, step: SpeculationStep) -> None:
+        current = self._current
+        current[6] += step.drafts
+        current[7] += step.drafted
+        current[8] += step.accepted
+        for position, count in enumerate(step.drafted_per_position[:MAX_POSITIONS]):
+            current[_DRAFTED_AT + position] += count
+        for position, count in enumerate(step.accepted_per_position[:MAX_POSITIONS]):
+            current[_ACCEPTED_AT + position] += count
+
+    def engine_gone(self) -> None:
+        """Forget gauges: an engine that ended holds no requests and no blocks. Counters and windows stay."""
+        self._gauges.clear()
+        self._last_step = self._last_token = self._waiting_idle_since = None
+
+    # --- moved on by the clock -------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Close past seconds. Called by `record` and by every reader; idle seconds become empty rows."""
+        second = int(self._clock())
+        if second == self._second:
+            return
+        self._rows[self._second % SPAN_S] = self._current
+        self._totals = [total + now for total, now in zip(self._totals, self._current, strict=True)]
+        self._current = [0] * _WIDTH
+        for idle in range(self._second + 1, min(second, self._second + SPAN_S + 1)):
+            self._rows[idle % SPAN_S] = 0
+        self._rows[second % SPAN_S] = 0
+        for latency in self._latencies:
+            latency.advance(second)
+        self._second = second
+
+    def sample_history(self, backlog: Backlog) -> None:
+        """Add one value to every series; the host calls it once a second."""
+        queue, kv_usage = self.queue(backlog), self.kv_usage(backlog)
+        throughput = self.throughput()
+        self._history.append(
+            (
+                kv_usage,
+                queue.running,
+                queue.waiting,
+                throughput.generation_tokens_per_s,
+                throughput.prompt_tokens_per_s,
+                self.speculation(None, None).acceptance_rate,
+            )
+        )
+
+    # --- read ------------------------------------------------------------------------------------------------------
+
+    @property
+    def last_step_age_s(self) -> float | None:
+        return None if self._last_step is None else self._clock() - self._last_step
+
+    def kv_usage(self, backlog: Backlog) -> float | None:
+        """Largest KV usage over the engine cores, 0..1.
+
+        The scheduler reports only when it steps, so after a mass abort its last word stays high for ever; with no
+        unfinished request left no block is in use.
+        """
+        if not self._gauges:
+            return None
+        return 0.0 if self._is_drained(backlog) else max(g.kv_usage for g in self._gauges.values())
+
+    def queue(self, backlog: Backlog) -> Queue:
+        self.advance()
+        if not self._gauges:
+            if not backlog.unfinished:
+                return Queue(window_s=RATE_WINDOW_S, preemptions_total=self._total("preemptions"))
+            running, waiting, deferred = 0, backlog.unfinished, 0
+        elif self._is_drained(backlog):
+            running = waiting = deferred = 0
+        else:
+            running = sum(g.running for g in self._gauges.values())
+            waiting = sum(g.waiting for g in self._gauges.values())
+            deferred = sum(g.deferred for g in self._gauges.values())
+        reason = self._stalled_reason(backlog, running, waiting + deferred)
+        return Queue(
+            running=running,
+            waiting=waiting + deferred,
+            waiting_by_reason={"capacity": waiting, "deferred": deferred},
+            oldest_wait_s=backlog.oldest_wait_s,
+            preemptions_per_s=self._rate("preemptions"),
+            preemptions_total=self._total("preemptions"),
+            window_s=RATE_WINDOW_S,
+            stalled=reason is not None,
+            stalled_reason=reason,
+        )
+
+    def throughput(self) -> Throughput:
+        self.advance()
+        return Throughput(
+            window_s=RATE_WINDOW_S,
+            prompt_tokens_per_s=self._rate("prompt_tokens"),
+            generation_tokens_per_s=self._rate("generation_tokens"),
+            requests_per_s=self._rate("finished"),
+            prompt_tokens_total=self._total("prompt_tokens"),
+            generation_tokens_total=self._total("generation_tokens"),
+            requests_total=self._total("finished"),
+        )
+
+    def speculation(self, method: str | None, k_max: int | None) -> Speculation:
+        self.advance()
+        counts, span = self._window(RATIO_WINDOW_S)
+        drafts, drafted, accepted = (int(counts[_AT[name]]) for name in ("drafts", "drafted", "accepted"))
+        reached = counts[_DRAFTED_AT : _DRAFTED_AT + (k_max or 0)]
+        passed = counts[_ACCEPTED_AT : _ACCEPTED_AT + (k_max or 0)]
+        return Speculation(
+            window_s=RATIO_WINDOW_S,
+            method=method,
+            acceptance_rate=accepted / drafted if drafted else None,
+            mean_acceptance_length=1 + accepted / drafts if drafts else None,
+            per_position=[float(p / r) if r else None for p, r in zip(passed, reached, strict=True)],
+            k=k_max,
+            k_max=k_max,
+            drafted_per_s=drafted / span if method else None,
+            accepted_per_s=accepted / span if method else None,
+            drafts_total=self._total("drafts"),
+            drafted_total=self._total("drafted"),
+            accepted_total=self._total("accepted"),
+        )
+
+    def prefix_cache(self, enabled: bool | None) -> PrefixCache:
+        self.advance()
+        counts, _ = self._window(RATIO_WINDOW_S)
+        queried = int(counts[_AT["prefix_queried_tokens"]])
+        hits = int(counts[_AT["prefix_hit_tokens"]])
+        return PrefixCache(
+            window_s=RATIO_WINDOW_S,
+            enabled=enabled,
+            hit_rate=hits / queried if queried else None,
+            queried_tokens=queried,
+            queried_tokens_total=self._total("prefix_queried_tokens"),
+            hit_tokens_total=self._total("prefix_hit_tokens"),
+        )
+
+    def latency(self) -> Latency:
+        self.advance()
+        return Latency(ttft=self._ttft.read(), itl=self._itl.read(), e2e=self._e2e.read(), queue=self._queue.read())
+
+    def history(self, series: list[str], span_s: float) -> History:
+        """Recent values of `series`, oldest first. Raises `ValueError` naming an unknown series."""
+        for name in series:
+            if name not in SERIES:
+                raise ValueError(f"unknown series {name!r}; there are {', '.join(SERIES)}")
+        rows = list(self._history)[-max(1, int(span_s)) :]
+        return History(
+            end_at=time.time(),
+            step_s=1.0,
+            series={name: [row[SERIES.index(name)] for row in rows] for name in series},
+        )
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _total(self, column: str) -> int:
+        return self._totals[_AT[column]] + self._current[_AT[column]]
+
+    def _window(self, window_s: float) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], float]:
+        """Counts of the last `window_s` and the seconds they cover (the running one in part, uptime at most)."""
+        seconds = int(window_s)
+        rows = [second % SPAN_S for second in range(self._second - seconds + 1, self._second)]
+        counts = self._rows[rows].sum(axis=0) + np.asarray(self._current)
+        now = self._clock()
+        return counts, max(min(now - (self._second - seconds + 1), now - self._started), 0.1)
+
+    def _rate(self, column: str) -> float:
+        counts, span = self._window(RATE_WINDOW_S)
+        return float(counts[_AT[column]]) / span
+
+    def _is_drained(self, backlog: Backlog) -> bool:
+        """No request left and the scheduler has fallen silent: its gauges are history."""
+        age = self.last_step_age_s
+        return backlog.unfinished == 0 and age is not None and age > 1.0
+
+    def _stalled_reason(self, backlog: Backlog, running: int, waiting: int) -> str | None:
+        now = self._clock()
+        if waiting and not running:
+            self._waiting_idle_since = self._waiting_idle_since or now
+        else:
+            self._waiting_idle_since = None
+        if not backlog.unfinished or self._last_step is None:
+            return None
+        if self._waiting_idle_since is not None:
+            return "stuck" if now - self._waiting_idle_since >= STUCK_AFTER_S else None
+        silent_for = now - self._last_step
+        without_token_for = now - (self._last_token if self._last_token is not None else self._last_step)
+        if running and (silent_for >= HUNG_AFTER_S or without_token_for >= HUNG_WITHOUT_TOKENS_S):
+            return "hung"
+        return None
