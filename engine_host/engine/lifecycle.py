@@ -114,8 +114,8 @@ class Lifecycle:
         return self._engine.facts if self._engine is not None and self._is_up else None
 
     @property
-    def backlog(self) -> Backlog:
-        return self._engine.backlog() if self._engine is not None and self._is_up else Backlog(0, None)
+    def backlog(self) -> Backlog | None:
+        return self._engine.backlog() if self._engine is not None and self._is_up else None
 
     @property
     def engine_uptime_s(self) -> float | None:

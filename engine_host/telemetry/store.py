@@ -168,7 +168,7 @@ class TelemetryStore:
             latency.advance(second)
         self._second = second
 
-    def sample_history(self, backlog: Backlog) -> None:
+    def sample_history(self, backlog: Backlog | None) -> None:
         """Add one value to every series; the host calls it once a second."""
         queue, kv_usage = self.queue(backlog), self.kv_usage(backlog)
         throughput = self.throughput()
@@ -189,24 +189,27 @@ class TelemetryStore:
     def last_step_age_s(self) -> float | None:
         return None if self._last_step is None else self._clock() - self._last_step
 
-    def kv_usage(self, backlog: Backlog) -> float | None:
-        """Largest KV usage over the engine cores, 0..1.
+    def kv_usage(self, backlog: Backlog | None) -> float | None:
+        """Largest KV usage over the engine cores, 0..1; `backlog` is None while no engine is up.
 
         The scheduler reports only when it steps, so after a mass abort its last word stays high for ever; with no
         unfinished request left no block is in use.
         """
-        if not self._gauges:
+        if backlog is None:
             return None
-        return 0.0 if self._is_drained(backlog) else max(g.kv_usage for g in self._gauges.values())
+        if self._is_idle(backlog):
+            return 0.0
+        return max((gauges.kv_usage for gauges in self._gauges.values()), default=None)
 
-    def queue(self, backlog: Backlog) -> Queue:
+    def queue(self, backlog: Backlog | None) -> Queue:
+        """`backlog` as for `kv_usage`."""
         self.advance()
-        if not self._gauges:
-            if not backlog.unfinished:
-                return Queue(window_s=RATE_WINDOW_S, preemptions_total=self._total("preemptions"))
-            running, waiting, deferred = 0, backlog.unfinished, 0
-        elif self._is_drained(backlog):
+        if backlog is None:
+            return Queue(window_s=RATE_WINDOW_S, preemptions_total=self._total("preemptions"))
+        if self._is_idle(backlog):
             running = waiting = deferred = 0
+        elif not self._gauges:
+            running, waiting, deferred = 0, backlog.unfinished, 0
         else:
             running = sum(g.running for g in self._gauges.values())
             waiting = sum(g.waiting for g in self._gauges.values())
@@ -304,10 +307,10 @@ class TelemetryStore:
         counts, span = self._window(RATE_WINDOW_S)
         return float(counts[_AT[column]]) / span
 
-    def _is_drained(self, backlog: Backlog) -> bool:
-        """No request left and the scheduler has fallen silent: its gauges are history."""
+    def _is_idle(self, backlog: Backlog) -> bool:
+        """No request left and no step for a second: the scheduler's gauges, if any, are history."""
         age = self.last_step_age_s
-        return backlog.unfinished == 0 and age is not None and age > 1.0
+        return backlog.unfinished == 0 and (age is None or age > 1.0)
 
     def _stalled_reason(self, backlog: Backlog, running: int, waiting: int) -> str | None:
         now = self._clock()

@@ -1,0 +1,218 @@
+"""The state table of the lifecycle, row by row, on an engine that fails on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engine_host.engine import lifecycle as room
+from engine_host.engine.lifecycle import CRASH_LIMIT, Lifecycle
+from engine_host.engine.port import EngineStartError
+from engine_host.gateway.entry import Entry
+from engine_host.protocol.errors import EXIT_FAILED, EXIT_REFUSED, OperatorError
+from engine_host.protocol.snapshot import State
+
+from .scripted_engine import ScriptedEngine
+
+
+class QuietLog:
+    reason: str | None = None
+
+    def mark(self) -> int:
+        return 0
+
+    def errors_since(self, mark: int) -> tuple[str | None, list[str]]:
+        return self.reason, [self.reason] if self.reason else []
+
+
+class World:
+    """A lifecycle over scripted engines, and what became of it."""
+
+    def __init__(self, *engines: ScriptedEngine) -> None:
+        self.engines = list(engines)
+        self.made: list[ScriptedEngine] = []
+        self.events: list[tuple[str, str]] = []
+        self.states: list[State] = []
+        self.log = QuietLog()
+        self.entry = Entry()
+        self.lifecycle = Lifecycle(
+            self.make, self.entry, lambda step: None, self.log, self.on_event, backoff_s=(0.01, 0.01, 0.01)
+        )
+
+    def make(self) -> ScriptedEngine:
+        self.made.append(self.engines.pop(0) if self.engines else ScriptedEngine())
+        return self.made[-1]
+
+    def on_event(self, kind: str, text: str, **_: Any) -> None:
+        self.events.append((kind, text))
+        self.states.append(self.lifecycle.state)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    async def until_state(self, state: State) -> None:
+        await self.until(lambda: self.lifecycle.state is state)
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_DEATH_POLL_S", 0.005)
+    monkeypatch.setattr(room, "_LAST_WORDS_S", 0.0)
+
+
+async def hold_request(entry: Entry, release: asyncio.Event) -> None:
+    """Keep one POST in flight until `release`."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await release.wait()
+
+    entry.attach(app)
+
+    async def nothing(*_: Any) -> Any:
+        return {}
+
+    await entry({"type": "http", "method": "POST"}, nothing, nothing)
+
+
+async def test_it_starts_serves_and_stops() -> None:
+    world = World()
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until_state(State.SERVING)
+    assert world.lifecycle.facts is not None
+    assert await world.lifecycle.stop(1.0) == "host stopped"
+    await run
+    assert world.states[:3] == [State.STARTING, State.SERVING, State.DRAINING]
+    assert world.made[0].stopped_with
+
+
+async def test_a_first_start_that_fails_ends_the_host_with_the_engines_own_reason() -> None:
+    world = World(ScriptedEngine(start_error="Engine core initialization failed. See root cause above."))
+    world.log.reason = "ValueError: the KV cache is too small"
+    with pytest.raises(EngineStartError, match="KV cache is too small"):
+        await world.lifecycle.run()
+    assert world.made[0].stopped_with
+
+
+async def test_an_engine_that_dies_is_dead_first_and_then_restarted() -> None:
+    first = ScriptedEngine()
+    world = World(first)
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until_state(State.SERVING)
+    first.is_dead = True
+    await world.until(lambda: len(world.made) == 2 and world.lifecycle.state is State.SERVING)
+    assert world.states == [State.STARTING, State.SERVING, State.DEAD, State.RECOVERING, State.SERVING]
+    assert world.lifecycle.generation == 2
+    assert world.lifecycle.crashes_in_window == 1
+    await world.lifecycle.stop(0.0)
+    await run
+
+
+async def test_a_crash_loop_ends_with_the_reason_and_a_restart_brings_it_back() -> None:
+    world = World(*[ScriptedEngine(is_dead=True) for _ in range(CRASH_LIMIT)])
+    world.log.reason = "RuntimeError: boom"
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until(lambda: any("giving up" in text for _, text in world.events))
+    assert world.lifecycle.state is State.DEAD
+    assert world.lifecycle.restart_in_s is None
+    assert world.lifecycle.failure is not None and world.lifecycle.failure.reason == "RuntimeError: boom"
+    assert len(world.made) == CRASH_LIMIT
+    assert "restarted in" in await world.lifecycle.restart(1.0)
+    assert world.lifecycle.state is State.SERVING
+    assert world.lifecycle.crashes_in_window == 0
+    await world.lifecycle.stop(0.0)
+    await run
+
+
+async def test_a_restart_that_fails_says_why_and_is_tried_again() -> None:
+    world = World(ScriptedEngine(), ScriptedEngine(start_error="out of memory"), ScriptedEngine())
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until_state(State.SERVING)
+    with pytest.raises(OperatorError, match="out of memory") as caught:
+        await world.lifecycle.restart(1.0)
+    assert caught.value.exit_code == EXIT_FAILED
+    await world.until(lambda: len(world.made) == 3 and world.lifecycle.state is State.SERVING)
+    await world.lifecycle.stop(0.0)
+    await run
+
+
+async def test_draining_lets_requests_finish_and_refuses_new_ones() -> None:
+    world = World()
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until_state(State.SERVING)
+    release = asyncio.Event()
+    request = asyncio.create_task(hold_request(world.entry, release))
+    await world.until(lambda: world.entry.inflight == 1)
+    stop = asyncio.create_task(world.lifecycle.stop(30.0))
+    await world.until_state(State.DRAINING)
+    phase, _ = world.lifecycle.phase
+    assert phase is not None and "1 request left" in phase
+    assert not stop.done()
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    await world.entry({"type": "http", "method": "POST"}, receive, send)
+    assert sent[0]["status"] == 503 and (b"retry-after", b"30") in sent[0]["headers"]
+    release.set()
+    await stop
+    await request
+    await run
+
+
+async def test_the_drain_deadline_and_force_end_a_drain_that_does_not_end() -> None:
+    for by_force in (False, True):
+        world = World()
+        run = asyncio.create_task(world.lifecycle.run())
+        await world.until_state(State.SERVING)
+        release = asyncio.Event()
+        request = asyncio.create_task(hold_request(world.entry, release))
+        await world.until(lambda world=world: world.entry.inflight == 1)  # type: ignore[misc]
+        stop = asyncio.create_task(world.lifecycle.stop(60.0 if by_force else 0.05))
+        await world.until_state(State.DRAINING)
+        if by_force:
+            world.lifecycle.force()
+        await stop
+        assert ("drain.cut_short", "1 request ended early: forced") in world.events or not by_force
+        assert any(kind == "drain.cut_short" for kind, _ in world.events)
+        release.set()
+        await request
+        await run
+
+
+async def test_a_stop_during_a_start_ends_the_start_at_once() -> None:
+    world = World(ScriptedEngine(start_hangs=True))
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until(lambda: bool(world.made))
+    await world.lifecycle.stop(30.0)
+    await run
+    assert world.made[0].stopped_with
+
+
+async def test_a_restart_during_a_start_is_refused() -> None:
+    world = World(ScriptedEngine(start_hangs=True))
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until(lambda: bool(world.made))
+    with pytest.raises(OperatorError, match="already starting") as caught:
+        await world.lifecycle.restart(1.0)
+    assert caught.value.exit_code == EXIT_REFUSED
+    await world.lifecycle.stop(0.0)
+    await run
+
+
+async def test_every_transition_raises_the_state_version() -> None:
+    world = World()
+    before = world.lifecycle.state_version
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until_state(State.SERVING)
+    assert world.lifecycle.state_version > before
+    await world.lifecycle.stop(0.0)
+    await run

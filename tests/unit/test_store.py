@@ -1,0 +1,180 @@
+"""The telemetry store: rates from deltas, ratios with their window, gauges that go stale."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from engine_host.engine.port import Backlog, SpeculationStep, StepStats
+from engine_host.telemetry.store import HUNG_AFTER_S, SERIES, SPAN_S, STUCK_AFTER_S, TelemetryStore
+
+IDLE = Backlog(0, None)
+BUSY = Backlog(3, 1.5)
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(clock: Clock) -> TelemetryStore:
+    return TelemetryStore(clock)
+
+
+def step(**values: object) -> StepStats:
+    return StepStats(engine_index=values.pop("engine_index", 0), **values)  # type: ignore[arg-type]
+
+
+def test_five_hundred_tokens_in_five_seconds_are_a_hundred_a_second(store: TelemetryStore, clock: Clock) -> None:
+    for _ in range(50):
+        clock.now += 0.1
+        store.record(step(generation_tokens=10))
+    assert store.throughput().generation_tokens_per_s == pytest.approx(100.0)
+    assert store.throughput().generation_tokens_total == 500
+
+
+def test_a_rate_falls_to_zero_once_its_window_has_passed(store: TelemetryStore, clock: Clock) -> None:
+    store.record(step(generation_tokens=1000, preemptions=2))
+    clock.now += 11
+    assert store.throughput().generation_tokens_per_s == 0
+    assert store.queue(IDLE).preemptions_per_s == 0
+    assert store.queue(IDLE).preemptions_total == 2
+
+
+def test_a_long_pause_leaves_nothing_of_an_earlier_lap_of_the_ring(store: TelemetryStore, clock: Clock) -> None:
+    for _ in range(SPAN_S):
+        clock.now += 1
+        store.record(step(generation_tokens=7))
+    clock.now += SPAN_S * 3 + 5
+    store.record(step(generation_tokens=1))
+    assert store.throughput().generation_tokens_per_s == pytest.approx(1 / 9, rel=0.2)
+    assert store.throughput().generation_tokens_total == 7 * SPAN_S + 1
+
+
+def test_acceptance_counts_each_position_by_the_drafts_that_reached_it(store: TelemetryStore) -> None:
+    store.record(step(speculation=SpeculationStep(2, 8, 5, [2, 2, 2, 1, 1], [2, 2, 1, 0, 0])))
+    store.record(step(speculation=SpeculationStep(1, 2, 1, [1, 1, 0, 0, 0], [1, 0, 0, 0, 0])))
+    read = store.speculation("ngram", 5)
+    assert read.acceptance_rate == pytest.approx(6 / 10)
+    assert read.mean_acceptance_length == pytest.approx(1 + 6 / 3)
+    assert read.per_position == [pytest.approx(1.0), pytest.approx(2 / 3), pytest.approx(0.5), 0.0, 0.0]
+    assert (read.drafts_total, read.drafted_total, read.accepted_total) == (3, 10, 6)
+
+
+def test_without_a_draft_in_the_window_acceptance_is_unknown_not_zero(store: TelemetryStore, clock: Clock) -> None:
+    store.record(step(speculation=SpeculationStep(1, 5, 5, [1] * 5, [1] * 5)))
+    clock.now += 61
+    read = store.speculation("ngram", 5)
+    assert read.acceptance_rate is None
+    assert read.mean_acceptance_length is None
+    assert read.per_position == [None] * 5
+    assert read.accepted_total == 5
+
+
+def test_without_speculation_nothing_is_claimed(store: TelemetryStore) -> None:
+    read = store.speculation(None, None)
+    assert (read.method, read.k, read.drafted_per_s, read.per_position) == (None, None, None, [])
+
+
+def test_engines_add_their_queues_and_the_fullest_names_the_kv_usage(store: TelemetryStore) -> None:
+    store.record(step(engine_index=0, running=4, waiting=1, waiting_deferred=2, kv_usage=0.5))
+    store.record(step(engine_index=1, running=3, waiting=0, waiting_deferred=0, kv_usage=0.7))
+    queue = store.queue(BUSY)
+    assert (queue.running, queue.waiting) == (7, 3)
+    assert queue.waiting_by_reason == {"capacity": 1, "deferred": 2}
+    assert store.kv_usage(BUSY) == 0.7
+
+
+def test_gauges_frozen_by_a_mass_abort_let_go_once_nothing_is_unfinished(store: TelemetryStore, clock: Clock) -> None:
+    store.record(step(running=106, waiting=4, waiting_deferred=0, kv_usage=0.904))
+    assert store.kv_usage(BUSY) == 0.904
+    clock.now += 5
+    assert store.queue(IDLE).running == 0
+    assert store.kv_usage(IDLE) == 0.0
+
+
+def test_without_an_engine_nothing_is_known(store: TelemetryStore) -> None:
+    assert store.kv_usage(None) is None
+    assert store.queue(None).running is None
+    assert store.last_step_age_s is None
+
+
+def test_silence_with_running_requests_is_hung(store: TelemetryStore, clock: Clock) -> None:
+    store.record(step(running=3, waiting=0, waiting_deferred=0, kv_usage=0.2, generation_tokens=3))
+    clock.now += HUNG_AFTER_S - 1
+    assert not store.queue(BUSY).stalled
+    clock.now += 2
+    assert (store.queue(BUSY).stalled, store.queue(BUSY).stalled_reason) == (True, "hung")
+
+
+def test_waiting_with_nothing_running_is_stuck_not_idle(store: TelemetryStore, clock: Clock) -> None:
+    for _ in range(int(STUCK_AFTER_S) + 2):
+        clock.now += 1
+        store.record(step(running=0, waiting=1, waiting_deferred=0, kv_usage=0.0))
+        last = store.queue(Backlog(1, 30.0))
+    assert (last.stalled, last.stalled_reason) == (True, "stuck")
+
+
+def test_a_fresh_engine_without_requests_is_idle_not_unknown(store: TelemetryStore) -> None:
+    assert store.kv_usage(IDLE) == 0.0
+    assert (store.queue(IDLE).running, store.queue(IDLE).waiting) == (0, 0)
+    assert store.kv_usage(BUSY) is None
+
+
+def test_a_stopped_engine_takes_its_gauges_along_and_leaves_its_counters(store: TelemetryStore) -> None:
+    store.record(step(running=3, waiting=1, waiting_deferred=0, kv_usage=0.9, generation_tokens=5))
+    store.engine_gone()
+    assert store.kv_usage(None) is None
+    assert store.kv_usage(IDLE) == 0.0
+    assert store.throughput().generation_tokens_total == 5
+
+
+def test_prefix_hits_are_a_ratio_of_tokens_in_the_window(store: TelemetryStore, clock: Clock) -> None:
+    store.record(step(prefix_queried_tokens=100, prefix_hit_tokens=64))
+    assert store.prefix_cache(True).hit_rate == 0.64
+    clock.now += 61
+    assert store.prefix_cache(True).hit_rate is None
+    assert store.prefix_cache(True).queried_tokens_total == 100
+
+
+def test_history_holds_one_value_a_second_and_no_more_than_its_span(store: TelemetryStore, clock: Clock) -> None:
+    for second in range(SPAN_S + 20):
+        clock.now += 1
+        store.record(step(running=second, waiting=0, waiting_deferred=0, kv_usage=0.5))
+        store.sample_history(BUSY)
+    read = store.history(["queue.running", "kv.usage"], 300)
+    assert len(read.series["queue.running"]) == SPAN_S
+    assert read.series["queue.running"][-1] == SPAN_S + 19
+    assert store.history(list(SERIES), 10).series.keys() == set(SERIES)
+    with pytest.raises(ValueError, match=r"kv\.use"):
+        store.history(["kv.use"], 10)
+
+
+def test_memory_does_not_grow_with_load(store: TelemetryStore, clock: Clock) -> None:
+    import tracemalloc
+
+    def minute() -> None:
+        for _ in range(60):
+            clock.now += 1
+            for _ in range(5):
+                store.record(step(generation_tokens=256, itl_s=[0.02] * 256, running=256, kv_usage=0.9))
+            store.sample_history(BUSY)
+            store.latency()
+
+    for _ in range(6):
+        minute()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(10):
+        minute()
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 200_000
