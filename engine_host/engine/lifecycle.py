@@ -195,9 +195,10 @@ class Lifecycle:
 
     async def _died(self) -> None:
         """DEAD comes first: readers and clients must know before the ruins are cleared away."""
+        assert self._engine is not None
         await asyncio.sleep(_LAST_WORDS_S)
         reason, lines = self._log.errors_since(self._log_mark)
-        self._crashed("engine.died", "engine died", reason or "its process ended without a word (killed?)", lines)
+        self._crashed("engine.died", "engine died", reason or self._engine.death or "it gave no reason", lines)
         await self._discard_engine(0.0)
 
     async def _wait_and_recover(self) -> _Command | None:
@@ -227,6 +228,10 @@ class Lifecycle:
                 raise failure from error
             self._crashed("engine.start_failed", "engine did not start", failure.reason, list(failure.lines))
             return None
+        except OperatorError:
+            # The profile names something that this vLLM does not know: found before anything was started.
+            await self._discard_engine(0.0)
+            raise
         finally:
             took_s = time.monotonic() - self._start_began
             self._start_began = None

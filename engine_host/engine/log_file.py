@@ -24,42 +24,49 @@ _POLL_S = 0.1
 """How often the follower looks for new text."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_PREFIX = re.compile(r"^\(\w+(?: \w+)* pid=\d+\)\s*")
-_LEVEL = re.compile(r"^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\]\s?")
-_ERROR_LINE = re.compile(r"\bERROR\b|\bCRITICAL\b|Error\b|Exception\b|error:|Killed|Fatal", re.ASCII)
-_EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Died)\b")
-_NOISE = re.compile(
-    r"^(?:Traceback|File \"|\^+|~+|During handling|The above exception|raise |return |await |self\.)"
-    r"|See root cause above|Failed core proc|resource_tracker|leaked ",
+_PREFIX = re.compile(r"^\(\w+(?: \w+)* pid=\d+\)\s?")
+_LEVEL = re.compile(r"^(DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\]\s?")
+_EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b")
+_WRAPPER = re.compile(
+    r"EngineDeadError|EngineCore encountered|root cause|Failed core proc|output_handler failed"
+    r"|EngineCore failed to start|EngineCore encountered a fatal|resource_tracker|WorkerProc (?:failed|hit)"
 )
+"""vLLM's words for "something below me failed", which say nothing themselves."""
+_FRAME = re.compile(r"^(?:\s|Traceback \(most|During handling|The above exception|\^+)")
+"""Stack frames and what ties them together; frames are indented."""
 
 
 def plain(line: str) -> str:
-    """A log line without colours, process prefix and vLLM's level-and-time column."""
-    line = _ANSI.sub("", line).rstrip()
-    line = _PREFIX.sub("", line)
-    return _LEVEL.sub("", line)
+    """A log line without colours, process prefix and vLLM's level-and-time column; indentation stays."""
+    return _split(line)[1]
+
+
+def _split(line: str) -> tuple[str | None, str]:
+    """`(level or None, text)`."""
+    line = _PREFIX.sub("", _ANSI.sub("", line).rstrip())
+    level = _LEVEL.match(line)
+    return (level[1], line[level.end() :]) if level else (None, line)
 
 
 def error_lines(lines: Sequence[str], limit: int = 12) -> list[str]:
-    """The lines that say why an engine failed, oldest first: exception messages and error records, stack frames left
-    out. Without any, the last lines as they are."""
+    """The lines that say why an engine failed, oldest first: exception messages and error records, each once, stack
+    frames and vLLM's wrappers left out. Without any, the last lines as they are."""
     chosen: list[str] = []
     for line in lines:
-        text = plain(line).strip()
-        if text and _ERROR_LINE.search(_ANSI.sub("", line)) and not _NOISE.search(text) and text not in chosen[-3:]:
-            chosen.append(text)
-    if not chosen:
-        chosen = [text for line in lines if (text := plain(line).strip())]
-    return chosen[-limit:]
+        level, text = _split(line)
+        if not text.strip() or _FRAME.match(text) or _WRAPPER.search(text) or text in chosen:
+            continue
+        if level in ("ERROR", "CRITICAL") or _EXCEPTION.match(text):
+            chosen.append(text.strip())
+    return chosen[-limit:] or [text for line in lines if (text := plain(line).strip())][-limit:]
 
 
 def root_reason(lines: Sequence[str]) -> str | None:
     """The first exception message among `lines`: vLLM prints the cause first and its wrappers after it."""
-    texts = [plain(line).strip() for line in lines]
-    for text in texts:
-        if _EXCEPTION.match(text) and not _NOISE.search(text):
-            return text
+    for line in lines:
+        text = plain(line)
+        if _EXCEPTION.match(text) and not _WRAPPER.search(text):
+            return text.strip()
     return None
 
 

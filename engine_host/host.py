@@ -1,0 +1,274 @@
+"""The composition root: builds the host's parts, starts them in order, ends them in reverse.
+
+Order matters. Everything an operator can get wrong (port, socket, directories) is checked and taken before the log is
+redirected and vLLM is touched, so that bad input leaves nothing half-started. The control socket answers before vLLM
+is imported; the engine is the last to start and the first to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from engine_host import __version__
+from engine_host.control.controlled import Identity
+from engine_host.control.server import ControlServer
+from engine_host.engine.lifecycle import Lifecycle
+from engine_host.engine.log_file import LogFile
+from engine_host.engine.port import EngineStartError
+from engine_host.engine.vllm_engine import VllmEngine, installed_version
+from engine_host.gateway.entry import Entry
+from engine_host.gateway.http_server import HttpServer, bind
+from engine_host.profile import Profile, check_keys
+from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, OperatorError
+from engine_host.protocol.events import Severity
+from engine_host.protocol.methods import History
+from engine_host.protocol.snapshot import ProfileRef, Snapshot, State
+from engine_host.telemetry.event_log import EventLog
+from engine_host.telemetry.machine import MachineSampler
+from engine_host.telemetry.snapshot_taker import HostIdentity, SnapshotTaker
+from engine_host.telemetry.store import TelemetryStore
+
+_FORCED_EXIT_S = 20.0
+"""After a second signal the host is gone within this, whatever hangs."""
+_CONTROL_CLOSE_S = 2.0
+"""What the control socket gets to hand out its last answers."""
+START_TIMES_FILE = "start-times.json"
+"""In the state directory: how long each profile (by digest) took to start, for the forecast of the next start."""
+
+
+@dataclass(frozen=True)
+class HostOptions:
+    """What the command line decided."""
+
+    profile: Profile
+    http_host: str
+    http_port: int
+    socket_path: Path
+    state_dir: Path
+    socket_group: str | None
+    drain_timeout_s: float
+
+
+class EngineHost:
+    """One host process; `run` is its life. Implements what the control socket controls (`Controlled`)."""
+
+    def __init__(self, options: HostOptions) -> None:
+        self._options = options
+        profile = options.profile
+        self._boot_id = secrets.token_hex(8)
+        self.events = EventLog()
+        self._store = TelemetryStore()
+        self._entry = Entry()
+        self._machine = MachineSampler()
+        self._start_times = StartTimes(options.state_dir / START_TIMES_FILE)
+        self._log = LogFile(options.state_dir / "engine.log", self._on_log_line)
+        self._lifecycle = Lifecycle(
+            lambda: VllmEngine(profile.to_arguments(), partial(check_keys, profile)),
+            self._entry,
+            self._store.record,
+            self._log,
+            self.events.append,
+            start_expected_s=self._start_times.expected_s(profile.digest),
+            on_started=lambda took_s: self._start_times.remember(profile.digest, took_s),
+            on_gone=self._store.engine_gone,
+        )
+        self._snapshots = SnapshotTaker(
+            HostIdentity(
+                name=socket.gethostname(),
+                pid=os.getpid(),
+                boot_id=self._boot_id,
+                version=__version__,
+                started_at=time.time(),
+                http=f"{options.http_host}:{options.http_port}",
+            ),
+            ProfileRef(name=profile.name, digest=profile.digest, path=str(profile.path)),
+            installed_version(),
+            self._lifecycle,
+            self._store,
+            self._entry,
+            self._machine,
+        )
+        self._signals = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Task[str] | None = None
+        self._stalled: str | None = None
+
+    # --- Controlled ------------------------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(
+            boot_id=self._boot_id, host_version=__version__, vllm_version=installed_version(), capabilities=()
+        )
+
+    @property
+    def state(self) -> State:
+        return self._lifecycle.state
+
+    @property
+    def state_version(self) -> int:
+        return self._lifecycle.state_version
+
+    def snapshot(self) -> Snapshot:
+        return self._snapshots.take()
+
+    def history(self, series: list[str], span_s: float) -> History:
+        return self._store.history(series, span_s)
+
+    async def restart_engine(self, drain_timeout_s: float | None, who: str) -> str:
+        return await self._lifecycle.restart(self._drain_s(drain_timeout_s), who)
+
+    async def stop_host(self, drain_timeout_s: float | None, who: str) -> str:
+        return await self._lifecycle.stop(self._drain_s(drain_timeout_s), who)
+
+    def _drain_s(self, asked: float | None) -> float:
+        return self._options.drain_timeout_s if asked is None else asked
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Serve until stopped; returns the exit code. Raises `OperatorError` when nothing could be started."""
+        options = self._options
+        self._loop = asyncio.get_running_loop()
+        listener = bind(options.http_host, options.http_port)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(listener.close)
+            control = ControlServer(
+                self,
+                options.socket_path,
+                options.state_dir / "audit.jsonl",
+                socket_group=options.socket_group,
+                label=f"profile {options.profile.name}, port {options.http_port}",
+            )
+            await control.start()
+            stack.push_async_callback(control.close, _CONTROL_CLOSE_S)
+            print(
+                f"engine-host {__version__}: profile {options.profile.name}, API on "
+                f"http://{options.http_host}:{options.http_port}\n"
+                f"  control socket {options.socket_path}\n  log            {self._log.path}",
+                file=sys.stderr,
+                flush=True,
+            )
+            self._log.start()
+            stack.callback(self._log.stop)
+            http = HttpServer(self._entry, listener, options.profile.server)
+            await http.start()
+            stack.push_async_callback(http.close)
+            self._machine.start()
+            stack.callback(self._machine.stop)
+            ticker = asyncio.create_task(self._tick(), name="telemetry-tick")
+            stack.callback(ticker.cancel)
+            self._take_signals()
+            try:
+                await self._lifecycle.run()
+            except EngineStartError as error:
+                raise start_failure(error, self._log.path) from error
+        return EXIT_DONE
+
+    async def _tick(self) -> None:
+        """Once a second: the history strip, and stalls told as events."""
+        while True:
+            await asyncio.sleep(1.0)
+            backlog = self._lifecycle.backlog
+            self._store.sample_history(backlog)
+            reason = self._store.queue(backlog).stalled_reason
+            if reason == self._stalled:
+                continue
+            if reason is not None:
+                text = {
+                    "hung": "HUNG: requests run and no token comes; `vllm-console restart` starts the engine anew",
+                    "stuck": "STUCK: requests wait and none runs; one may be larger than the KV cache",
+                }[reason]
+                self.events.append(f"engine.{reason}", text, severity=Severity.ERROR)
+            else:
+                self.events.append("engine.flows", f"no longer {self._stalled}: requests run again")
+            self._stalled = reason
+
+    def _on_log_line(self, line: str) -> None:
+        """In the follower's thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._lifecycle.saw_log_line, line)
+
+    # --- signals ---------------------------------------------------------------------------------------------------
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        """The first signal drains and stops, the second forces."""
+        self._signals += 1
+        if self._signals == 1:
+            drain_s = self._options.drain_timeout_s
+            self.events.append(
+                "host.signal", f"{signal.Signals(number).name}: stopping, {drain_s:.0f} s to drain; again to force"
+            )
+            self._stopping = asyncio.create_task(self._lifecycle.stop(drain_s, "signal"), name="stop-on-signal")
+        elif self._signals == 2:
+            self.events.append("host.signal", "second signal: forced", severity=Severity.WARNING)
+            self._lifecycle.force()
+            asyncio.get_running_loop().call_later(_FORCED_EXIT_S, os._exit, EXIT_FAILED)
+
+
+class StartTimes:
+    """How long each profile took to start, by digest, kept over runs of the host."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def expected_s(self, digest: str) -> float | None:
+        return self._read().get(digest)
+
+    def remember(self, digest: str, took_s: float) -> None:
+        """A forecast is a convenience: a disk that cannot keep it must not stop a start."""
+        times = {**self._read(), digest: round(took_s, 1)}
+        newest = dict(list(times.items())[-100:])
+        with contextlib.suppress(OSError):
+            part = self._path.with_suffix(".part")
+            part.write_text(json.dumps(newest))
+            part.replace(self._path)
+
+    def _read(self) -> dict[str, float]:
+        try:
+            content = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return {}
+        if not isinstance(content, dict):
+            return {}
+        return {str(key): float(value) for key, value in content.items() if isinstance(value, int | float)}
+
+
+def start_failure(error: EngineStartError, log: Path) -> OperatorError:
+    """The first start failed: what the engine said, and where the rest stands."""
+    lines = "".join(f"\n    {line[:300]}" for line in error.lines)
+    said = f"\n  The engine's last error lines:{lines}" if lines else ""
+    return OperatorError(
+        f"the engine did not start: {error.reason[:500]}{said}",
+        f"The whole log is in {log}. Mend the profile, then check it with `engine-host check PROFILE`.",
+        exit_code=EXIT_FAILED,
+    )
+
+
+def run_host(options: HostOptions) -> int:
+    """Run to the end on the fastest event loop there is: vLLM's own server uses uvloop."""
+    try:
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    except ImportError:
+        factory = None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(EngineHost(options).run())

@@ -1,0 +1,143 @@
+"""Puts one snapshot together from those who know: lifecycle, telemetry store, entry, machine.
+
+Taking one costs under a millisecond, but scripts poll in tight loops and several consoles watch at once; so a
+snapshot younger than `FRESH_S` is handed out again with its age.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import msgspec
+
+from engine_host.engine.lifecycle import CRASH_LIMIT, Lifecycle
+from engine_host.gateway.entry import Entry
+from engine_host.protocol.snapshot import Blocks, Engine, Host, Kv, ProfileRef, Snapshot, Throttle
+from engine_host.telemetry.machine import MachineSampler
+from engine_host.telemetry.store import TelemetryStore
+
+FRESH_S = 0.05
+"""Below a scheduler step of a loaded engine: nothing a reader could see has changed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class HostIdentity:
+    """What stays the same for the life of the host process."""
+
+    name: str
+    pid: int
+    boot_id: str
+    version: str
+    started_at: float
+    http: str
+
+
+class SnapshotTaker:
+    """`take` is called on the event loop, like everything it reads."""
+
+    def __init__(
+        self,
+        identity: HostIdentity,
+        profile: ProfileRef,
+        vllm_version: str | None,
+        lifecycle: Lifecycle,
+        store: TelemetryStore,
+        entry: Entry,
+        machine: MachineSampler,
+    ) -> None:
+        self._identity = identity
+        self._profile = profile
+        self._vllm_version = vllm_version
+        self._lifecycle = lifecycle
+        self._store = store
+        self._entry = entry
+        self._machine = machine
+        self._last: Snapshot | None = None
+        self._seq = 0
+
+    def take(self) -> Snapshot:
+        """The newest snapshot, `age_s` set."""
+        now = time.time()
+        last = self._last
+        if last is not None and 0 <= now - last.at < FRESH_S and last.state_version == self._lifecycle.state_version:
+            return msgspec.structs.replace(last, age_s=now - last.at)
+        self._seq += 1
+        self._last = self._take(now)
+        return self._last
+
+    def _take(self, now: float) -> Snapshot:
+        lifecycle, store = self._lifecycle, self._store
+        facts, backlog = lifecycle.facts, lifecycle.backlog
+        machine = self._machine.latest()
+        return Snapshot(
+            host=self._host(now),
+            profile=self._profile,
+            state=lifecycle.state,
+            state_since=lifecycle.state_since,
+            state_version=lifecycle.state_version,
+            engine=self._engine(),
+            kv=self._kv(),
+            queue=msgspec.structs.replace(store.queue(backlog), held=0),
+            speculation=store.speculation(facts.speculation_method if facts else None, facts.k_max if facts else None),
+            throughput=store.throughput(),
+            latency=store.latency(),
+            prefix_cache=store.prefix_cache(facts.prefix_caching if facts else None),
+            throttle=Throttle(
+                inflight=self._entry.inflight,
+                admitted_total=self._entry.admitted_total,
+                refused_total=self._entry.refused_total,
+                refused_by_reason=dict(self._entry.refused_by_reason),
+            ),
+            gpus=list(machine.gpus),
+            at=now,
+            seq=self._seq,
+        )
+
+    def _host(self, now: float) -> Host:
+        machine = self._machine.latest()
+        identity = dataclasses.asdict(self._identity)
+        return Host(
+            **identity,
+            uptime_s=now - self._identity.started_at,
+            cpu_usage=machine.cpu_usage,
+            load_1m=machine.load_1m,
+            memory_used_bytes=machine.memory_used_bytes,
+            memory_total_bytes=machine.memory_total_bytes,
+            process_memory_bytes=machine.process_memory_bytes,
+        )
+
+    def _engine(self) -> Engine:
+        lifecycle, facts = self._lifecycle, self._lifecycle.facts
+        phase, phase_elapsed_s = lifecycle.phase
+        return Engine(
+            vllm_version=self._vllm_version,
+            model=facts.model if facts else None,
+            generation=lifecycle.generation,
+            core_pids=list(facts.core_pids) if facts else [],
+            max_model_len_tokens=facts.max_model_len_tokens if facts else None,
+            uptime_s=lifecycle.engine_uptime_s,
+            phase=phase,
+            phase_elapsed_s=phase_elapsed_s,
+            start_elapsed_s=lifecycle.start_elapsed_s,
+            start_expected_s=lifecycle.start_expected_s,
+            start_took_s=lifecycle.start_took_s,
+            last_step_age_s=self._store.last_step_age_s,
+            crashes_in_window=lifecycle.crashes_in_window,
+            crash_limit=CRASH_LIMIT,
+            restart_in_s=lifecycle.restart_in_s,
+            failure=lifecycle.failure,
+        )
+
+    def _kv(self) -> Kv:
+        facts = self._lifecycle.facts
+        if facts is None:
+            return Kv()
+        usage = self._store.kv_usage(self._lifecycle.backlog)
+        total = facts.total_blocks
+        return Kv(
+            usage=usage,
+            blocks=Blocks(total=total, active=None if usage is None or total is None else round(usage * total)),
+            block_size=facts.block_size,
+            capacity_tokens=facts.capacity_tokens,
+        )
