@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -36,6 +36,18 @@ ALLOWED: dict[Role, frozenset[Risk]] = {
     Role.OPERATOR: frozenset({Risk.READ, Risk.OPERATE}),
     Role.ADMIN: frozenset(Risk),
 }
+
+
+IntervalSeconds = Annotated[float, msgspec.Meta(ge=0.1, le=60.0)]
+SpanSeconds = Annotated[float, msgspec.Meta(gt=0.0, le=300.0)]
+SeriesNames = Annotated[list[str], msgspec.Meta(max_length=64)]
+"""More than every series there is; bounds what one reply costs."""
+EventLimit = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+EventCursor = Annotated[int, msgspec.Meta(ge=0)]
+DrainSeconds = Annotated[float, msgspec.Meta(ge=0.0, le=86_400.0)]
+Reason = Annotated[str, msgspec.Meta(max_length=500)]
+IdempotencyKey = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+"""Bounds stand in the types, so the decoder refuses what the docstrings exclude, and names the field."""
 
 
 class _Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,7 +82,7 @@ class NoParams(_Params, frozen=True, kw_only=True):
 
 
 class SubscribeTelemetry(_Params, frozen=True, kw_only=True):
-    interval_s: float = 1.0
+    interval_s: IntervalSeconds = 1.0
     """0.1 to 60. Latest wins: a slow reader gets fewer, newer snapshots."""
 
 
@@ -79,9 +91,9 @@ class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryParams(_Params, frozen=True, kw_only=True):
-    series: list[str]
+    series: SeriesNames
     """Dotted snapshot keys; see `engine_host.telemetry.store.SERIES`."""
-    span_s: float = 300.0
+    span_s: SpanSeconds = 300.0
     """At most 300."""
 
 
@@ -94,8 +106,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventsList(_Params, frozen=True, kw_only=True):
-    after_seq: int = 0
-    limit: int = 200
+    after_seq: EventCursor = 0
+    limit: EventLimit = 200
     """1 to 10,000; the newest are kept."""
 
 
@@ -108,26 +120,26 @@ class EventList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscribeEvents(_Params, frozen=True, kw_only=True):
-    after_seq: int | None = None
+    after_seq: EventCursor | None = None
     """Replays kept events after this one first; `None`: only new ones."""
 
 
 class Change(_Params, frozen=True, kw_only=True):
     """Base of every changing call."""
 
-    reason: str = ""
-    idempotency_key: str
+    reason: Reason = ""
+    idempotency_key: IdempotencyKey
     """A call repeated with the same key by the same user returns the first outcome and does nothing again."""
     expected_state_version: int | None = None
 
 
 class StopParams(Change, frozen=True, kw_only=True):
-    drain_timeout_s: float | None = None
+    drain_timeout_s: DrainSeconds | None = None
     """How long running requests may take to finish; `None`: the host's own setting."""
 
 
 class RestartParams(Change, frozen=True, kw_only=True):
-    drain_timeout_s: float | None = None
+    drain_timeout_s: DrainSeconds | None = None
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):

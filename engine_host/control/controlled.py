@@ -1,0 +1,60 @@
+"""What the control socket needs of the host it controls: the seam between this package and the composition root.
+
+Everything is called on the event loop. The properties and plain methods answer at once and are called for every
+request; only the two changes may take long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine_host.protocol.methods import History
+from engine_host.protocol.snapshot import Snapshot, State
+from engine_host.telemetry.event_log import EventLog
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What `hello` says about the host process."""
+
+    boot_id: str
+    host_version: str
+    vllm_version: str | None
+    """`None` until it is known."""
+    capabilities: tuple[str, ...]
+
+
+class Controlled(Protocol):
+    """The host behind the control socket."""
+
+    @property
+    def identity(self) -> Identity: ...
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def state_version(self) -> int: ...
+
+    @property
+    def events(self) -> EventLog: ...
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot, its `age_s` set. Sessions poll at their own interval."""
+
+    def history(self, series: list[str], span_s: float) -> History:
+        """Raises `ValueError` naming the unknown series and the nearest known one."""
+
+    async def restart_engine(self, drain_timeout_s: float | None, who: str) -> str:
+        """Drain, stop and start the engine; returns when it serves again, with a sentence for the operator.
+
+        Raises `OperatorError`: `EXIT_REFUSED` when it cannot be done in this state, any other code when it was tried
+        and failed.
+        """
+
+    async def stop_host(self, drain_timeout_s: float | None, who: str) -> str:
+        """Drain and stop the engine, then have the process end; returns before the control server is closed.
+
+        `ControlServer.close` waits for this call's reply, so the one must not wait for the other. Raises as above.
+        """

@@ -1,0 +1,216 @@
+"""The control socket as a file: its lock, its mode, and its removal.
+
+One host a socket is held by flock, which the kernel drops with its holder; a socket file alone says nothing about
+whether anyone is behind it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import grp
+import os
+import socket
+import stat
+import struct
+import weakref
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from engine_host.protocol.errors import OperatorError
+from engine_host.protocol.sockets import MAX_SOCKET_PATH_BYTES
+
+from .runtime_directory import kind_of, prepare_directory
+
+CONNECT_TIMEOUT_S = 1.0
+"""For asking whether anyone is behind an existing socket. A live host accepts at once, its backlog permitting."""
+
+BACKLOG = 64
+
+_UCRED = struct.Struct("iII")
+
+
+class SocketFile:
+    """One listening control socket at `path`, from `claim` to `release`.
+
+    `group`: members of this group may connect too; the directory is then searchable and the socket writable for them.
+    `label`: what this host runs, for the message that a second host on the same socket gets.
+    """
+
+    def __init__(self, path: Path, *, group: str | None = None, label: str = "") -> None:
+        self.path = path
+        self._gid = None if group is None else _gid_of(group)
+        self._group = group
+        self._label = label
+        self._lock_fd: int | None = None
+        self._inode: tuple[int, int] | None = None
+
+    @property
+    def lock_path(self) -> Path:
+        return self.path.with_name(self.path.name + ".lock")
+
+    def claim(self) -> socket.socket:
+        """Take the path and listen on it. Raises `OperatorError` with nothing left behind."""
+        check_path_length(self.path)
+        prepare_directory(self.path.parent, self._gid, self._group)
+        self._take_lock()
+        try:
+            self._clear_stale()
+            return self._bind()
+        except OperatorError:
+            self.release()
+            raise
+        except OSError as error:
+            self.release()
+            raise OperatorError(
+                f"cannot make the control socket {self.path}: {error.strerror}", "choose another with --socket PATH"
+            ) from None
+
+    def release(self) -> None:
+        """Remove the socket if it is still the one that `claim` made, and drop the lock. May be called twice."""
+        if self._inode is not None:
+            try:
+                found = self.path.lstat()
+                if (found.st_dev, found.st_ino) == self._inode:
+                    self.path.unlink()
+            except OSError:
+                pass  # gone already, or out of reach: nothing of ours is left to remove
+            self._inode = None
+        if self._lock_fd is not None:
+            # The lock file stays: unlinking it would let two hosts lock two different files of that name.
+            os.ftruncate(self._lock_fd, 0)
+            self._forget_lock()
+
+    def _take_lock(self) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            fd = os.open(self.lock_path, flags, 0o600)
+        except OSError as error:
+            raise OperatorError(
+                f"cannot open the lock file {self.lock_path}: {error.strerror}",
+                f"rm {self.lock_path}, then start again",
+            ) from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = _read_holder(fd)
+            os.close(fd)
+            raise _taken(self.path, holder, self.lock_path) from None
+        self._lock_fd = fd
+        _open_locks.add(self)
+        content = {"pid": os.getpid(), "label": self._label, "command": psutil.Process().cmdline()}
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, msgspec.json.encode(content) + b"\n", 0)
+
+    def _forget_lock(self) -> None:
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+        _open_locks.discard(self)
+
+    def _clear_stale(self) -> None:
+        try:
+            mode = self.path.lstat().st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(mode):
+            raise OperatorError(
+                f"{self.path} exists and is {kind_of(mode)}, not a socket", "move it away, or choose another --socket"
+            )
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(CONNECT_TIMEOUT_S)
+            try:
+                probe.connect(os.fspath(self.path))
+            except ConnectionRefusedError:
+                self.path.unlink()
+            except OSError as error:
+                # A full backlog or a hung owner: someone is there, and a socket is replaced only over a dead one.
+                raise OperatorError(
+                    f"{self.path} is in use: its owner does not answer ({error})",
+                    f"find it with: fuser {self.path}",
+                ) from None
+            else:
+                pid, _, _ = _UCRED.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+                raise _taken(self.path, {"pid": pid}, self.lock_path)
+
+    def _bind(self) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.setblocking(False)
+            listener.bind(os.fspath(self.path))
+            made = self.path.lstat()
+            self._inode = (made.st_dev, made.st_ino)
+            # Between bind and listen nobody can connect, so there is no moment with a mode that is too open.
+            if self._gid is None:
+                self.path.chmod(0o600)
+            else:
+                os.chown(self.path, -1, self._gid)
+                self.path.chmod(0o660)
+            listener.listen(BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+
+_open_locks: weakref.WeakSet[SocketFile] = weakref.WeakSet()
+"""Locks to close in forked children: an orphaned engine core must not keep a dead host's lock."""
+
+
+def _close_locks_in_child() -> None:
+    for held in list(_open_locks):
+        held._forget_lock()
+
+
+os.register_at_fork(after_in_child=_close_locks_in_child)
+
+
+def check_path_length(path: Path) -> None:
+    length = len(os.fsencode(path))
+    if length > MAX_SOCKET_PATH_BYTES:
+        raise OperatorError(
+            f"the socket path {path} has {length} bytes; the system allows {MAX_SOCKET_PATH_BYTES}",
+            "set VLLM_CONSOLE_RUNTIME_DIR to a shorter directory, or use --socket PATH",
+        )
+
+
+def _read_holder(fd: int) -> dict[str, Any]:
+    try:
+        content = msgspec.json.decode(os.pread(fd, 65536, 0))
+    except msgspec.DecodeError:
+        return {}  # taken this instant, not yet written
+    return content if isinstance(content, dict) else {}
+
+
+def _taken(path: Path, holder: dict[str, Any], lock_path: Path) -> OperatorError:
+    pid = holder.get("pid")
+    if isinstance(pid, int) and pid > 0 and psutil.pid_exists(pid):
+        label = holder.get("label")
+        what = f" running {label}" if label else ""
+        return OperatorError(
+            f"{path} is in use by process {pid}{what}: {_command_of(pid)}",
+            f"attach to it with: vllm-console -t {path}; or stop it with: vllm-console -t {path} stop; "
+            "or start this host with another --port or --socket",
+        )
+    # The host is gone and its lock is not: a child that outlived it has the file open.
+    return OperatorError(
+        f"{path} is locked, but the host that locked it (process {pid or 'unknown'}) is gone: "
+        "a process it left behind holds the lock",
+        f"find it with: fuser -v {lock_path}",
+    )
+
+
+def _command_of(pid: int) -> str:
+    try:
+        return " ".join(psutil.Process(pid).cmdline())[:200] or "(no command line)"
+    except psutil.Error:
+        return "(command line not readable)"
+
+
+def _gid_of(group: str) -> int:
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise OperatorError(f'there is no group "{group}"', "see the groups with: getent group") from None

@@ -1,0 +1,210 @@
+"""A host in memory and a client that speaks raw frames: what the tests of the control socket are written with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from engine_host.control.controlled import Identity
+from engine_host.control.roles import Peer
+from engine_host.control.server import ControlServer
+from engine_host.protocol.methods import History, Role
+from engine_host.protocol.snapshot import Host, ProfileRef, Snapshot, State
+from engine_host.telemetry.event_log import EventLog
+
+DEADLINE_S = 10.0
+
+
+class FakeHost:
+    """A `Controlled` whose changes do what the test sets: succeed, wait for `may_finish`, or raise `failure`."""
+
+    def __init__(self) -> None:
+        self.identity = Identity(boot_id="boot-1", host_version="0.1.0", vllm_version="0.32.0", capabilities=("x",))
+        self.state = State.SERVING
+        self.state_version = 3
+        self.events = EventLog()
+        self.seq = 0
+        self.padding = ""
+        self.calls: list[tuple[str, float | None, str]] = []
+        self.may_finish = asyncio.Event()
+        self.may_finish.set()
+        self.failure: Exception | None = None
+        self.stopped = asyncio.Event()
+
+    def snapshot(self) -> Snapshot:
+        self.seq += 1
+        return Snapshot(
+            host=Host(
+                name="node" + self.padding,
+                pid=os.getpid(),
+                boot_id="boot-1",
+                version="0.1.0",
+                started_at=1.0,
+                uptime_s=2.0,
+                http="127.0.0.1:8000",
+            ),
+            profile=ProfileRef(name="demo", digest="0" * 12, path="/profiles/demo.toml"),
+            state=self.state,
+            state_since=1.0,
+            state_version=self.state_version,
+            at=3.0,
+            seq=self.seq,
+        )
+
+    def history(self, series: list[str], span_s: float) -> History:
+        for name in series:
+            if name != "kv.usage":
+                raise ValueError(f"no series {name}; did you mean kv.usage?")
+        return History(end_at=3.0, step_s=1.0, series={name: [0.5, None] for name in series})
+
+    async def restart_engine(self, drain_timeout_s: float | None, who: str) -> str:
+        return await self._change("restart", drain_timeout_s, who)
+
+    async def stop_host(self, drain_timeout_s: float | None, who: str) -> str:
+        text = await self._change("stop", drain_timeout_s, who)
+        self.stopped.set()
+        return text
+
+    async def _change(self, name: str, drain_timeout_s: float | None, who: str) -> str:
+        self.calls.append((name, drain_timeout_s, who))
+        await self.may_finish.wait()
+        if self.failure:
+            raise self.failure
+        self.state_version += 1
+        return f"{name} done"
+
+
+class Client:
+    """One raw connection. Replies and notifications are kept apart, as they may come in any order."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.notifications: list[dict[str, Any]] = []
+        self._next_id = 0
+
+    async def read(self) -> dict[str, Any]:
+        """The next frame; raises `EOFError` when the host has closed."""
+        line = await asyncio.wait_for(self.reader.readline(), DEADLINE_S)
+        if not line.endswith(b"\n"):
+            raise EOFError
+        frame = json.loads(line)
+        assert isinstance(frame, dict)
+        return frame
+
+    async def reply(self, id: Any) -> dict[str, Any]:
+        while True:
+            frame = await self.read()
+            if "method" in frame:
+                self.notifications.append(frame)
+            elif frame["id"] == id:
+                return frame
+
+    async def notified(self, method: str) -> dict[str, Any]:
+        """Parameters of the next notification of this method."""
+        while True:
+            for index, frame in enumerate(self.notifications):
+                if frame["method"] == method:
+                    return self.notifications.pop(index)["params"]  # type: ignore[no-any-return]
+            frame = await self.read()
+            if "method" in frame:
+                self.notifications.append(frame)
+
+    def send_raw(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def send(self, method: str, params: dict[str, Any] | None = None) -> int:
+        self._next_id += 1
+        request = {"jsonrpc": "2.0", "id": self._next_id, "method": method, "params": params or {}}
+        self.send_raw(json.dumps(request).encode() + b"\n")
+        return self._next_id
+
+    async def call(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        return await self.reply(self.send(method, params))
+
+    async def is_closed_by_host(self) -> bool:
+        try:
+            while True:
+                await self.read()
+        except (EOFError, ConnectionError):
+            return True
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class Bench:
+    """A running server over a `FakeHost`, and clients of it in whatever role."""
+
+    def __init__(self, host: FakeHost, server: ControlServer, socket_path: Path, audit_path: Path) -> None:
+        self.host = host
+        self.server = server
+        self.socket_path = socket_path
+        self.audit_path = audit_path
+        self.next_peer = Peer(pid=1, uid=1000, login="ops", role=Role.ADMIN)
+        self._clients: list[Client] = []
+
+    async def connect(self, role: Role = Role.ADMIN, *, uid: int = 1000, login: str = "ops") -> Client:
+        """Connect and read `hello`, so that the peer set here is the one the server saw."""
+        self.next_peer = Peer(pid=1, uid=uid, login=login, role=role)
+        client = await self.connect_unread()
+        hello = await client.read()
+        client.notifications.append(hello)
+        return client
+
+    async def connect_unread(self) -> Client:
+        reader, writer = await asyncio.open_unix_connection(str(self.socket_path), limit=4 << 20)
+        client = Client(reader, writer)
+        self._clients.append(client)
+        return client
+
+    def audit_lines(self) -> list[dict[str, Any]]:
+        if not self.audit_path.exists():
+            return []
+        return [json.loads(line) for line in self.audit_path.read_text().splitlines()]
+
+    def hang_up(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+@asynccontextmanager
+async def running_server(directory: Path) -> AsyncIterator[Bench]:
+    """A server on a socket in `directory`/run, its audit log in `directory`/state."""
+    host = FakeHost()
+    socket_path = directory / "run" / "host.sock"
+    audit_path = directory / "state" / "audit.jsonl"
+    bench: Bench | None = None
+
+    def peer_of(connection: Any) -> Peer:
+        assert bench is not None
+        return bench.next_peer
+
+    server = ControlServer(host, socket_path, audit_path, label="demo", peer_of=peer_of)
+    bench = Bench(host, server, socket_path, audit_path)
+    await server.start()
+    try:
+        yield bench
+    finally:
+        host.may_finish.set()
+        bench.hang_up()
+        await server.close(5.0)
+
+
+async def until(condition: Any, what: str) -> None:
+    """Poll `condition` until it holds, at most `DEADLINE_S`."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + DEADLINE_S
+    while not condition():
+        assert loop.time() < deadline, f"not within {DEADLINE_S} s: {what}"
+        await asyncio.sleep(0.005)
+
+
+def change(key: str, **more: Any) -> dict[str, Any]:
+    """Parameters of a changing call."""
+    return {"idempotency_key": key, **more}
