@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 from engine_host.protocol import PROTOCOL_MAX, PROTOCOL_MIN
 from engine_host.protocol.envelope import ErrorCode, Request, RpcError, encode_error, encode_notification
@@ -77,7 +77,8 @@ class Session(asyncio.BufferedProtocol):
     # The connection.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        # uvloop's transports are no subclass of asyncio.Transport, whose methods they have.
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
         self._outlet = Outlet(transport, self._loop.time())
         self._telemetry = TelemetryFeed(self._outlet, self._host.snapshot)
