@@ -1,0 +1,208 @@
+"""`vllm-console`: the command line, a contract that scripts depend on.
+
+Standard output carries the answer and nothing else; what went wrong goes to standard error as a fact and a remedy,
+with the exit code that says which kind it was. Only the command that runs is imported: `status` in a cron job must
+not pay for a terminal toolkit, and the TUI must draw its first screen within a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from engine_host import __version__
+from engine_host.protocol.errors import EXIT_DONE, OperatorError
+
+EXIT_INTERRUPTED = 130
+"""128 + SIGINT, what a shell expects of a program ended by ctrl-C."""
+
+_HELP = argparse.RawDescriptionHelpFormatter
+
+_TARGET_HELP = (
+    "control socket of the engine host; default: $VLLM_CONSOLE_TARGET, else the one socket in the runtime directory"
+)
+
+_EPILOG = """\
+without a command: the full-screen console
+
+examples:
+  vllm-console                               watch the engine host on this machine
+  vllm-console status --json | jq .kv.usage  one figure for a script
+  vllm-console watch --interval 5            a line every five seconds
+  vllm-console events --follow               what happens, as it happens
+  vllm-console stop --drain 60               let requests finish for a minute, then stop
+
+exit codes: 0 done; 1 failed; 2 usage or invalid input; 3 cannot connect; 4 refused; 5 timed out, outcome unknown
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except OperatorError as error:
+        return _report(error)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has what it wanted. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
+    return code
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    match arguments.command:
+        case None:
+            from console.tui.terminal import run
+
+            return run(arguments.target)
+        case "status":
+            from console.commands.status import status
+
+            return status(arguments.target, as_json=arguments.json)
+        case "watch":
+            from console.commands.status import watch
+
+            return watch(arguments.target, interval_s=arguments.interval, count=arguments.count, as_json=arguments.json)
+        case "events":
+            from console.commands.events import events
+
+            return events(
+                arguments.target,
+                after=arguments.after,
+                limit=arguments.limit,
+                follow=arguments.follow,
+                as_json=arguments.json,
+            )
+        case _:
+            from console.commands.change import change
+
+            return change(
+                arguments.target,
+                arguments.method,
+                drain_s=arguments.drain,
+                reason=arguments.reason,
+                agreed=arguments.yes,
+                timeout_s=arguments.timeout,
+                as_json=arguments.json,
+            )
+
+
+def _report(error: OperatorError) -> int:
+    print(f"vllm-console: {error}", file=sys.stderr)
+    return error.exit_code
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="vllm-console",
+        description="Operations console for vLLM: KV cache, queue, speculation, latency, and what to do about them.",
+        epilog=_EPILOG,
+        formatter_class=_HELP,
+    )
+    top.add_argument("--version", action="version", version=f"vllm-console {__version__}")
+    top.add_argument("-t", "--target", metavar="TARGET", help=_TARGET_HELP)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+
+    one = _command(commands, "status", "one snapshot", "status\nstatus --json | jq .queue.waiting")
+    _json(one, "print the snapshot as one JSON object")
+
+    stream = _command(commands, "watch", "a snapshot a line", "watch\nwatch --interval 5 --count 12 --json")
+    stream.add_argument(
+        "--interval", type=_number(0.1, 60.0), default=1.0, metavar="S", help="seconds between lines (0.1 to 60)"
+    )
+    stream.add_argument("--count", type=_whole(1, None), metavar="N", help="end after so many lines")
+    _json(stream, "print each snapshot as one line of JSON")
+
+    log = _command(commands, "events", "what happened", "events --limit 50\nevents --follow\nevents --after 120 --json")
+    log.add_argument("--follow", action="store_true", help="go on with new events as they happen")
+    log.add_argument("--after", type=_whole(0, None), default=0, metavar="SEQ", help="only events after this number")
+    log.add_argument(
+        "--limit", type=_whole(1, 10_000), default=200, metavar="N", help="at most so many past ones, the newest"
+    )
+    _json(log, "print each event as one line of JSON")
+
+    restart = _command(
+        commands,
+        "restart",
+        "drain, stop and start the engine",
+        'restart --reason "driver updated"\nrestart --drain 0 --yes',
+    )
+    restart.set_defaults(method="engine.restart")
+    stop = _command(
+        commands,
+        "stop",
+        "drain, stop the engine and end the host",
+        'stop --reason "node maintenance"\nstop --drain 120 --yes --json',
+    )
+    stop.set_defaults(method="host.stop")
+    for changing in (restart, stop):
+        changing.add_argument(
+            "--drain",
+            type=_number(0.0, 86_400.0),
+            metavar="S",
+            help="seconds that running requests may take to finish; default: the host's own setting",
+        )
+        changing.add_argument("--reason", default="", metavar="TEXT", help="why, for the audit log")
+        changing.add_argument("--yes", action="store_true", help="do not ask; needed without a terminal")
+        changing.add_argument(
+            "--timeout",
+            type=_number(0.1, 86_400.0),
+            metavar="S",
+            help="how long to wait for the outcome; default: the drain time and what a start or stop may take",
+        )
+        _json(changing, "print the outcome as one JSON object")
+    return top
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, examples: str
+) -> argparse.ArgumentParser:
+    shown = "".join(f"\n  vllm-console {example}" for example in examples.splitlines())
+    command = commands.add_parser(
+        name, help=summary, description=summary, epilog=f"examples:{shown}", formatter_class=_HELP
+    )
+    # SUPPRESS: without it the subcommand's default would overwrite a -t given before the subcommand.
+    command.add_argument("-t", "--target", metavar="TARGET", default=argparse.SUPPRESS, help=_TARGET_HELP)
+    return command
+
+
+def _json(command: argparse.ArgumentParser, help_: str) -> None:
+    command.add_argument("--json", action="store_true", help=help_)
+
+
+class _number:
+    """An argparse type: a finite number within bounds, refused with the bounds named."""
+
+    def __init__(self, low: float, high: float) -> None:
+        self._low, self._high = low, high
+
+    def __call__(self, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not self._low <= value <= self._high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {self._low:g} to {self._high:g}")
+        return value
+
+
+class _whole:
+    """An argparse type: a whole number within bounds."""
+
+    def __init__(self, low: int, high: int | None) -> None:
+        self._low, self._high = low, high
+
+    def __call__(self, text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < self._low or int(text) > (self._high or int(text)):
+            upper = f"to {self._high:,}" if self._high is not None else "upwards"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {self._low} {upper}")
+        return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The scripting commands, one module each; they import no terminal toolkit."""

@@ -1,0 +1,58 @@
+"""The events screen as lines: the newest first, long ones wrapped, scrolled by event.
+
+Pure like the overview. The place is kept as the sequence number of the topmost event, so that new events do not push
+away what somebody is reading.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from console import format as fmt
+from console import panels
+from console.lines import BLANK, Line, Tone, fit, line
+from console.model import State
+from console.overview import Moment, title
+from console.situation import banner
+from engine_host.protocol.events import Event
+
+
+def events_page(live: State, moment: Moment, width: int, height: int, top_seq: int | None) -> list[Line]:
+    """`top_seq` None: follow the newest."""
+    state, now = (live, moment.now) if live.frozen is None else (live.frozen.state, live.frozen.now)
+    head = [title(state, state.snapshot, now, width) if state.snapshot is not None else BLANK]
+    head += [banner(state, live, moment.now, moment.wall), BLANK, _heading(state, top_seq)]
+    body = _rows(upto(state.events, top_seq), width)
+    rows = [*head, *body, *[BLANK] * height][:height]
+    return [fit(row, width) for row in rows]
+
+
+def upto(events: Sequence[Event], top_seq: int | None) -> list[Event]:
+    """Newest first, from `top_seq` back."""
+    return [e for e in reversed(events) if top_seq is None or e.seq <= top_seq]
+
+
+def _heading(state: State, top_seq: int | None) -> Line:
+    total = len(state.events)
+    newer = 0 if top_seq is None else sum(e.seq > top_seq for e in state.events)
+    return line(
+        ("Events ", Tone.LABEL),
+        (f" {fmt.count(total)} kept here", Tone.FAINT),
+        (f", {fmt.count(state.events_missed)} missed" if state.events_missed else "", Tone.WARN),
+        (f"   ▲ {fmt.count(newer)} newer (home)" if newer else "   following the newest", Tone.FAINT),
+    )
+
+
+def _rows(events: Sequence[Event], width: int) -> list[Line]:
+    if not events:
+        return [line(("  none yet", Tone.FAINT))]
+    rows: list[Line] = []
+    for event in events:
+        stamp, glyph, (text, tone), who = panels.event_pieces(event, with_date=True)
+        lead = f"{event.seq:>6} "
+        indent = len(lead) + len(stamp[0]) + len(glyph[0])
+        parts = textwrap.wrap(text + who[0], max(20, width - indent - 1)) or [""]
+        rows.append(line((lead, Tone.FAINT), stamp, glyph, (parts[0], tone)))
+        rows += [line(" " * indent, (part, tone)) for part in parts[1:]]
+    return rows

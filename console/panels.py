@@ -1,0 +1,340 @@
+"""The parts of the overview, each a pure function from a snapshot to lines.
+
+A panel never fails on missing data: unknown is an en dash at the same place, so the eye finds a number where it was.
+Labels are 11 cells wide on every panel; numbers are right-aligned in fixed columns, so that a changed digit repaints
+that digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from console import format as fmt
+from console.lines import Line, Piece, Tone, fit, line, spread
+from console.model import Series
+from console.words import severity_glyph, trouble
+from engine_host.protocol.events import Event
+from engine_host.protocol.snapshot import WINDOWS, Gpu, Percentiles, Snapshot
+
+LABEL = 11
+"""Width of the first column."""
+
+WINDOW_NAMES = {"10s": "10 s", "1m": "1 min", "5m": "5 min"}
+CHART_SPAN_S = 300.0
+
+KV_WARN = 0.80
+KV_BAD = 0.95
+"""Where operators warn and page (vLLM field practice); above the second, preemption is near."""
+
+
+def label(text: str) -> Piece:
+    return f"{text:<{LABEL}}", Tone.LABEL
+
+
+def sub(text: str) -> Piece:
+    return f"  {text:<{LABEL - 2}}", Tone.PLAIN
+
+
+def header(snapshot: Snapshot, width: int) -> Line:
+    """Who and what: host, profile, model, version, uptime."""
+    version = snapshot.engine.vllm_version
+    right = line(
+        f"vLLM {fmt.clean(version) if version else fmt.DASH}",
+        f"   up {fmt.duration(snapshot.host.uptime_s)} ",
+    )
+    model = fmt.clean(snapshot.engine.model or fmt.DASH)
+    left = line(
+        "profile ",
+        (fmt.clean(snapshot.profile.name), Tone.STRONG),
+        "  ",
+        (model.rstrip("/").rsplit("/", 1)[-1] or model, Tone.STRONG),
+    )
+    return spread(left, right, width)
+
+
+def kv_tone(usage: float | None) -> Tone:
+    if usage is None or usage < KV_WARN:
+        return Tone.BAR
+    return Tone.WARN
+
+
+def kv(snapshot: Snapshot, width: int) -> list[Line]:
+    cache = snapshot.kv
+    blocks = cache.blocks
+    tail = f"{fmt.percent(cache.usage):>7}  {fmt.count(blocks.active)} of {fmt.count(blocks.total)} blocks"
+    if cache.usage is not None and cache.usage >= KV_BAD:
+        tail = f"{fmt.percent(cache.usage):>7}  ▲ FULL  {fmt.count(blocks.active)} of {fmt.count(blocks.total)}"
+    return [line(label("KV cache"), (fmt.bar(cache.usage, _gauge_width(width)), kv_tone(cache.usage)), tail)]
+
+
+def kv_history(snapshot: Snapshot, series: Series | None, width: int, height: int) -> list[Line]:
+    """Five minutes of KV usage under the gauge, in the same cells, and what the cache holds."""
+    waste = snapshot.kv.internal_waste
+    note = f"  {fmt.count(snapshot.kv.capacity_tokens)} tokens fit" + (
+        f", {fmt.percent(waste)} wasted" if waste is not None else ""
+    )
+    if height == 1:
+        strip = fmt.strip(buckets(series, _gauge_width(width)), 1.0)
+        return [line(sub("5 min"), (strip, Tone.BAR), " " * 7, note)]
+    rows = history_chart("5 min", series, _gauge_width(width) + LABEL + SCALE, height, top=1.0)
+    return [*rows[:-1], (*rows[-1], *line(note))]
+
+
+def _gauge_width(width: int) -> int:
+    return max(8, width - LABEL - 7 - 29)
+
+
+def history_chart(
+    name: str, series: Series | None, width: int, height: int, top: float | None, unit: str = ""
+) -> list[Line]:
+    """Five minutes as `height` rows of `width` cells and a scale. `top` None: up to the highest value shown.
+
+    Percent when `top` is given, as only fractions have a natural top.
+    """
+    chart_width = width - LABEL - SCALE
+    values = buckets(series, chart_width)
+    known = [v for v in values if v is not None]
+    highest = top if top is not None else max(known, default=0.0)
+    peak = (fmt.percent(top) if top is not None else fmt.si(highest) + unit) if known else fmt.DASH
+    rows = fmt.chart(values, highest, height)
+    lines = []
+    for index, row in enumerate(rows):
+        mark = f" {peak}" if index == 0 else " 0, 5 min" if index == height - 1 else ""
+        head = sub(name) if index == height - 1 else (" " * LABEL, Tone.PLAIN)
+        lines.append(line(head, (row, Tone.BAR), (f"{mark:<{SCALE}}", Tone.FAINT)))
+    return lines
+
+
+SCALE = 10
+"""Cells to the right of a chart for its highest and lowest value."""
+
+
+def buckets(series: Series | None, width: int) -> list[float | None]:
+    """The last five minutes in `width` cells."""
+    if series is None:
+        return [None] * width
+    cell_s = max(series.step_s, CHART_SPAN_S / width)
+    return fmt.bucketed(series.values, series.end_at, series.step_s, cell_s, width)
+
+
+def prefix(snapshot: Snapshot) -> Line:
+    cache = snapshot.prefix_cache
+    if cache.enabled is False:
+        return line(label("Prefix"), ("off in this profile", Tone.FAINT))
+    return line(
+        label("Prefix"),
+        f"hit rate {fmt.percent(cache.hit_rate):>7}   of {fmt.si(cache.queried_tokens):>5} prompt tokens looked up",
+        (f"  ({fmt.window(cache.window_s)})", Tone.FAINT),
+    )
+
+
+def requests(snapshot: Snapshot) -> list[Line]:
+    queue = snapshot.queue
+    waiting_tone = Tone.WARN if queue.waiting else Tone.STRONG
+    rows = [
+        line(
+            label("Requests"),
+            "running ",
+            (f"{fmt.count(queue.running):>5}", Tone.STRONG),
+            "   waiting ",
+            (f"{fmt.count(queue.waiting):>5}", waiting_tone),
+            "   held ",
+            (f"{fmt.count(queue.held):>4}", Tone.WARN if queue.held else Tone.STRONG),
+            f"   oldest wait {fmt.latency(queue.oldest_wait_s):>7}",
+        )
+    ]
+    preempting = Tone.WARN if queue.preemptions_per_s else Tone.PLAIN
+    second = [
+        (" " * LABEL, Tone.PLAIN),
+        (f"preempted {fmt.rate(queue.preemptions_per_s):>7}", preempting),
+        (f"  ({fmt.window(queue.window_s)})", Tone.FAINT),
+    ]
+    if what := trouble(snapshot):
+        second += [("   ", Tone.PLAIN), (f"▲ {fmt.clean(what)}", Tone.BAD)]
+    else:
+        reasons = [f"{fmt.clean(name)} {fmt.count(n)}" for name, n in sorted(queue.waiting_by_reason.items()) if n]
+        second += [("   waiting for: " + ", ".join(reasons) if reasons else "", Tone.PLAIN)]
+    rows.append(line(*second))
+    return rows
+
+
+def speculation(snapshot: Snapshot, width: int) -> list[Line]:
+    spec = snapshot.speculation
+    if spec.method is None:
+        return [line(label("Speculate"), ("off: no draft tokens in this profile", Tone.FAINT))]
+    window = (f"  ({fmt.window(spec.window_s)})", Tone.FAINT)
+    first = line(
+        label("Speculate"),
+        "acceptance ",
+        (f"{fmt.percent(spec.acceptance_rate):>6}", Tone.STRONG),
+        "   mean length ",
+        (f"{fmt.significant(spec.mean_acceptance_length):>4}", Tone.STRONG),
+        f" tokens   speed-up {_times(spec.estimated_speedup):>4}",
+        window,
+    )
+    positions = _positions(spec.per_position, width - LABEL)
+    drafts = line(
+        sub("drafts"),
+        f"{fmt.clean(spec.method)}   K {fmt.count(spec.k)} of max {fmt.count(spec.k_max)}"
+        f"   drafted {fmt.rate(spec.drafted_per_s):>8}   accepted {fmt.rate(spec.accepted_per_s):>8}",
+    )
+    return [first, line(sub("position"), *positions), drafts]
+
+
+def _times(factor: float | None) -> str:
+    return fmt.DASH if factor is None else f"{fmt.significant(factor)}x"
+
+
+def _positions(rates: Sequence[float | None], room: int) -> list[Piece]:
+    """Acceptance by draft position: as many as fit, each with a small bar and whole percents."""
+    if not rates:
+        return [("no draft in the window", Tone.FAINT)]
+    shown = min(len(rates), max(1, room // 8))
+    left_out = len(rates) - shown
+    each = (room - (6 if left_out else 0)) // shown
+    bar_width = max(1, min(10, each - 7))
+    pieces: list[Piece] = []
+    for index, value in enumerate(rates[:shown], start=1):
+        number = fmt.DASH if value is None else f"{value * 100:.0f}%"
+        pieces += [(f"{index} ", Tone.FAINT), (fmt.bar(value, bar_width), Tone.BAR), (f"{number:>4} ", Tone.PLAIN)]
+    if left_out:
+        pieces.append((f"+{left_out}", Tone.FAINT))
+    return pieces
+
+
+def tokens(snapshot: Snapshot) -> Line:
+    flow = snapshot.throughput
+    return line(
+        label("Tokens"),
+        "out ",
+        (f"{fmt.rate(flow.generation_tokens_per_s):>8}", Tone.STRONG),
+        "   in ",
+        (f"{fmt.rate(flow.prompt_tokens_per_s):>8}", Tone.STRONG),
+        f"   requests done {fmt.rate(flow.requests_per_s):>8}",
+        (f"  ({fmt.window(flow.window_s)})", Tone.FAINT),
+    )
+
+
+def latency(snapshot: Snapshot, names: Sequence[str], window: str) -> list[Line]:
+    """One window: a row a latency. `names` chooses among ttft, itl, e2e, queue."""
+    return [
+        _latency_head((f"samples  ({WINDOW_NAMES[window]})", Tone.FAINT)),
+        *(
+            line(f"  {_LATENCY_NAMES[name]:<{_LATENCY_HEAD}}", *_percentiles(getattr(snapshot.latency, name), window))
+            for name in names
+        ),
+    ]
+
+
+def latency_windows(snapshot: Snapshot, names: Sequence[str]) -> list[Line]:
+    """All windows: three rows a latency, so that a rise stands out against the longer past."""
+    rows = [_latency_head(("samples  over", Tone.FAINT))]
+    for name in names:
+        for index, window in enumerate(WINDOWS):
+            head = _LATENCY_NAMES[name] if index == 0 else ""
+            values = _percentiles(getattr(snapshot.latency, name), window)
+            rows.append(line(f"  {head:<{_LATENCY_HEAD}}", *values, (f"  {WINDOW_NAMES[window]}", Tone.FAINT)))
+    return rows
+
+
+_LATENCY_HEAD = 15
+_LATENCY_NAMES = {"ttft": "first token", "itl": "between tokens", "e2e": "whole request", "queue": "in the queue"}
+
+
+def _latency_head(last: Piece) -> Line:
+    return line(label("Latency"), (f"{'p50':>{_LATENCY_HEAD + 1}}{'p95':>10}{'p99':>10}     ", Tone.FAINT), last)
+
+
+def _percentiles(by_window: dict[str, Percentiles], window: str) -> list[Piece]:
+    values = by_window.get(window) or Percentiles()
+    return [
+        (f"{fmt.latency(values.p50_s):>10}", Tone.PLAIN),
+        (f"{fmt.latency(values.p95_s):>10}", Tone.STRONG),
+        (f"{fmt.latency(values.p99_s):>10}", Tone.PLAIN),
+        (f"{fmt.count(values.n):>12}" if values.n else f"{'none':>12}", Tone.FAINT),
+    ]
+
+
+def throttle(snapshot: Snapshot) -> Line:
+    gate = snapshot.throttle
+    return line(
+        label("Throttle"),
+        f"in flight {fmt.count(gate.inflight):>5}   cap {fmt.count(gate.max_inflight):>5}",
+        "   refused ",
+        (f"{fmt.count(gate.refused_total):>5}", Tone.WARN if gate.refused_total else Tone.PLAIN),
+        " since start" if gate.auto == "off" else f" since start   auto {fmt.clean(gate.auto)}",
+    )
+
+
+def machine(snapshot: Snapshot) -> Line:
+    host = snapshot.host
+    return line(
+        label("Host"),
+        f"CPU {fmt.percent(host.cpu_usage):>6}   load {fmt.significant(host.load_1m):>4}"
+        f"   memory {fmt.share(host.memory_used_bytes, host.memory_total_bytes)}"
+        f"   ours {fmt.size(host.process_memory_bytes)}",
+    )
+
+
+def gpus(snapshot: Snapshot, rows: int, show_processes: bool) -> list[Line]:
+    """One line a GPU, at most `rows`; what does not fit is summed up rather than dropped in silence."""
+    if not snapshot.gpus:
+        return [line(label("GPU"), ("no GPU on this host", Tone.FAINT))]
+    if len(snapshot.gpus) > rows:
+        return [*[_gpu(g) for g in snapshot.gpus[: rows - 1]], _rest(snapshot.gpus[rows - 1 :])]
+    lines: list[Line] = []
+    for gpu in snapshot.gpus:
+        lines.append(_gpu(gpu))
+        if show_processes:
+            lines += [
+                line(
+                    sub(""),
+                    f"{fmt.size(p.memory_bytes):>9}  {fmt.clean(p.name)} ({p.pid})",
+                    ("", Tone.PLAIN) if p.is_ours else ("  not ours", Tone.WARN),
+                )
+                for p in gpu.processes
+            ]
+    return lines
+
+
+def _gpu(gpu: Gpu) -> Line:
+    watts = fmt.DASH if gpu.power_w is None else f"{gpu.power_w:.0f} W"
+    degrees = fmt.DASH if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C"
+    return line(
+        label(f"GPU {gpu.index}"),
+        f"busy {fmt.percent(gpu.utilization):>6}   memory {fmt.share(gpu.memory_used_bytes, gpu.memory_total_bytes)}"
+        f"   {watts:>5}   {degrees:>5}   {fmt.clean(gpu.name)}",
+    )
+
+
+def _rest(gpus: Sequence[Gpu]) -> Line:
+    busy = [g.utilization for g in gpus if g.utilization is not None]
+    used = [g.memory_used_bytes for g in gpus if g.memory_used_bytes is not None]
+    total = [g.memory_total_bytes for g in gpus if g.memory_total_bytes is not None]
+    return line(
+        label(f"GPU {gpus[0].index}-{gpus[-1].index}"),
+        f"busy {fmt.percent(min(busy) if busy else None)} to {fmt.percent(max(busy) if busy else None)}"
+        f"   memory {fmt.share(sum(used) if used else None, sum(total) if total else None)} in all",
+    )
+
+
+def events(recent: Sequence[Event], width: int, rows: int) -> list[Line]:
+    """The newest first, one line each."""
+    if not recent:
+        return [line(label("Events"), ("none yet", Tone.FAINT))]
+    shown = list(reversed(recent[-rows:]))
+    return [
+        fit(line(label("Events") if index == 0 else (" " * LABEL, Tone.PLAIN), *event_pieces(event)), width)
+        for index, event in enumerate(shown)
+    ]
+
+
+def event_pieces(event: Event, with_date: bool = False) -> list[Piece]:
+    glyph, tone = severity_glyph(event.severity)
+    who = "" if event.who == "host" else f" ({fmt.clean(event.who)})"
+    return [
+        (f"{fmt.date(event.at) if with_date else fmt.clock(event.at)} ", Tone.FAINT),
+        (f"{glyph} ", tone),
+        (fmt.clean(event.text), Tone.STRONG if tone is Tone.BAD else Tone.PLAIN),
+        (who, Tone.FAINT),
+    ]

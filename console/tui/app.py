@@ -1,0 +1,240 @@
+"""The Textual application: owns the state, the link task and the clock; draws the visible screen once a second.
+
+The state has one writer, `_received`. A message redraws at once when it changes what kind of page is on screen;
+otherwise the newest snapshot does, and the tick only when nothing else has for a second (ages must go on counting
+when the host is silent).
+"""
+
+from __future__ import annotations
+
+import gc
+import select
+import time
+import uuid
+from collections.abc import Callable
+from typing import ClassVar, Protocol
+
+from textual.app import App
+from textual.binding import BindingType
+
+from console.connect import Target
+from console.consequence import METHOD_STOP, deadline_s
+from console.link import Link
+from console.model import (
+    Connected,
+    Disconnected,
+    EventArrived,
+    Freeze,
+    Message,
+    SnapshotArrived,
+    State,
+    Thaw,
+    reduce,
+)
+from console.overview import Moment
+from console.tui.keys import Action, action_for, bindings, refusal
+from console.tui.screens.events import PAGE, EventsScreen
+from console.tui.screens.help import HelpScreen
+from console.tui.screens.overview import OverviewScreen
+from console.tui.screens.page import Page
+from engine_host.protocol.errors import OperatorError
+from engine_host.protocol.methods import METHODS, Applied
+
+TICK_S = 1.0
+
+NOTICE_S = 6.0
+"""How long a notice takes the footer's place: long enough to read a sentence, short enough to get the keys back."""
+
+
+class Source(Protocol):
+    """What feeds the app: `Link`, or a script in tests."""
+
+    async def run(self) -> None: ...
+
+    async def act(self, method: str, params: object, deadline_s: float) -> Applied: ...
+
+
+class ConsoleApp(App[int]):
+    CSS_PATH = "theme.tcss"
+    TITLE = "vllm-console"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = bindings()
+    MODES: ClassVar = {"overview": OverviewScreen, "events": EventsScreen}
+    DEFAULT_MODE = "overview"
+
+    def __init__(
+        self,
+        target: Target,
+        source: Callable[[Target, Callable[[Message], None]], Source] = Link,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(ansi_color=True)
+        self.theme = "ansi-dark"
+        self.animation_level = "none"
+        self._clock = clock
+        self._wall = wall
+        self._source = source(target, self._received)
+        self._drawn_at = 0.0
+        self._notice = ""
+        self._notice_until = 0.0
+        self._acting: str | None = None
+        self.state = State(target=str(target))
+
+    def on_mount(self) -> None:
+        self.run_worker(self._source.run(), name="link", exit_on_error=True)
+        self.set_interval(TICK_S, self._tick)
+        self.call_after_refresh(self._settle)
+
+    def _settle(self) -> None:
+        """What was imported and built lives as long as the process: keep the collector from walking it every time."""
+        gc.collect()
+        gc.freeze()
+
+    def _fatal_error(self) -> None:
+        """Textual's hook for an unhandled exception: leave the terminal clean; `terminal` says what happened.
+
+        Overridden because the default prints a traceback with the values of local variables to the operator.
+        """
+        if self.is_headless:
+            super()._fatal_error()
+        else:
+            self._close_messages_no_wait()
+
+    @property
+    def broke_by(self) -> Exception | None:
+        """The unhandled exception that ended the app, if one did."""
+        return self._exception
+
+    def _received(self, message: Message) -> None:
+        self.state = reduce(self.state, message)
+        match message:
+            case SnapshotArrived() | Connected() | Disconnected() | EventArrived():
+                self.draw()
+
+    def _tick(self) -> None:
+        if _terminal_is_gone():
+            self.exit(0)
+            return
+        if self._clock() - self._drawn_at > TICK_S * 0.9:
+            self.draw()
+
+    def draw(self) -> None:
+        """Bring the visible screen up to date."""
+        self._drawn_at = now = self._clock()
+        if self._notice and now > self._notice_until:
+            self._notice = ""
+        page = self.screen
+        if isinstance(page, Page):
+            page.show(self.state, Moment(now, self._wall()), self._footer_notice())
+        elif hasattr(page, "follow"):
+            page.follow(self.state)
+
+    def _footer_notice(self) -> str:
+        return self._notice or (f"{self._acting}: waiting for the outcome …" if self._acting else "")
+
+    def notice(self, text: str) -> None:
+        self._notice = text
+        self._notice_until = self._clock() + NOTICE_S
+        self.draw()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.draw)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "act":
+            return refusal(action_for(str(parameters[0])), self.state) is None and self._acting is None
+        if action in {"older", "newer", "older_page", "newer_page", "oldest", "newest"}:
+            return isinstance(self.screen, EventsScreen)
+        if action in {"help", "screen", "freeze", "quit", "leave"}:
+            return isinstance(self.screen, Page)
+        return True
+
+    def action_screen(self, name: str) -> None:
+        self.switch_mode(name)
+        self.call_after_refresh(self.draw)
+
+    def action_leave(self) -> None:
+        self.action_screen("overview")
+
+    def action_help(self) -> None:
+        page = self.screen
+        if isinstance(page, Page):
+            self.push_screen(HelpScreen(page.NAME, self.state), lambda _: self._redraw_soon())
+
+    def _redraw_soon(self) -> None:
+        self.call_after_refresh(self.draw)
+
+    def action_freeze(self) -> None:
+        self._received(Thaw() if self.state.frozen is not None else Freeze(self._clock(), self._wall()))
+        self.draw()
+
+    def action_hint_quit(self) -> None:
+        self.notice("Nothing was ended. Press q to leave the console; the host runs on.")
+
+    def _scroll(self, steps: int) -> None:
+        if isinstance(self.screen, EventsScreen):
+            self.screen.move(self.state, steps)
+            self.draw()
+
+    def action_older(self) -> None:
+        self._scroll(1)
+
+    def action_newer(self) -> None:
+        self._scroll(-1)
+
+    def action_older_page(self) -> None:
+        self._scroll(PAGE)
+
+    def action_newer_page(self) -> None:
+        self._scroll(-PAGE)
+
+    def action_oldest(self) -> None:
+        self._scroll(len(self.state.events))
+
+    def action_newest(self) -> None:
+        self._scroll(-len(self.state.events))
+
+    def action_act(self, method: str) -> None:
+        """Ask, then call once. The dialog's widgets are imported only now: most sessions never need them."""
+        from console.tui.screens.confirm import ConfirmScreen
+
+        action = action_for(method)
+
+        def answered(agreed: bool | None) -> None:
+            if agreed:
+                self.run_worker(self._act(action), name=method, exit_on_error=False)
+            self._redraw_soon()
+
+        self.push_screen(ConfirmScreen(action, self.state, wants_name=method == METHOD_STOP), answered)
+
+    async def _act(self, action: Action) -> None:
+        """One call; whatever comes of it is said in words. A lost answer is not asked for again."""
+        method = action.method
+        assert method is not None
+        snapshot = self.state.snapshot
+        params = METHODS[method].params(
+            reason="from the console",
+            idempotency_key=uuid.uuid4().hex,
+            expected_state_version=snapshot.state_version if snapshot is not None else None,
+        )
+        self._acting = action.label
+        try:
+            applied = await self._source.act(method, params, deadline_s(method, snapshot))
+            said = f"{action.label}: {applied.text}"
+        except OperatorError as error:
+            said = f"{action.label}: {error.fact} {error.remedy}"
+        finally:
+            self._acting = None
+        self.notice(said)
+
+
+def _terminal_is_gone() -> bool:
+    """The other end of the terminal was closed. Reading from it returns at once and for ever, so a program that does
+    not look spins at 100 % CPU until somebody finds it."""
+    poll = select.poll()
+    try:
+        poll.register(0, select.POLLHUP)
+        return any(flags & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, flags in poll.poll(0))
+    except OSError:
+        return True

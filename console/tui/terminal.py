@@ -1,0 +1,72 @@
+"""Runs the TUI on this process's terminal and leaves the terminal as it was, however the TUI ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from console.connect import is_listening, resolve
+from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_UNREACHABLE, OperatorError
+
+if TYPE_CHECKING:
+    from console.tui.app import ConsoleApp
+
+
+def run(target: str | None) -> int:
+    """Returns the exit code. Refuses before drawing anything where there is nothing to draw on or attach to."""
+    # Standard error too: that is the stream Textual draws on.
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
+        raise OperatorError(
+            "the console needs a terminal on standard input, output and error.",
+            "For a script: vllm-console status --json",
+            exit_code=EXIT_INVALID,
+        )
+    if os.environ.get("TERM", "") in {"", "dumb"}:
+        raise OperatorError(
+            f"TERM is {os.environ.get('TERM', '')!r}: this terminal cannot be drawn on.",
+            "Set TERM (for example TERM=xterm-256color), or use: vllm-console watch",
+            exit_code=EXIT_INVALID,
+        )
+    found = resolve(target)
+    # Only at the start: once on screen, a lost host is a banner and the console waits for it.
+    if not is_listening(found.path):
+        raise OperatorError(
+            f"no engine host listens at {found}: the one that made this socket has ended.",
+            "Start one with: engine-host serve PROFILE",
+            exit_code=EXIT_UNREACHABLE,
+        )
+    from console.tui.app import ConsoleApp
+
+    app = ConsoleApp(found)
+    asyncio.run(_on_screen(app))
+    if app.broke_by is not None:
+        raise OperatorError(
+            f"the console broke: {type(app.broke_by).__name__}: {app.broke_by}. The host is not affected.",
+            f"Start it again; the details for a report are in {_kept(app.broke_by)}.",
+            exit_code=EXIT_FAILED,
+        )
+    return EXIT_DONE
+
+
+async def _on_screen(app: ConsoleApp) -> None:
+    # Left to themselves these would end the process with the terminal still in raw mode on the alternate screen.
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(ending, app.exit)
+    await app.run_async(mouse=False)
+
+
+def _kept(error: Exception) -> str:
+    """Write the traceback where a developer can get it; returns where."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "vllm-console"
+    log = state / "console-crash.log"
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    except OSError as failed:
+        return f"no file ({log}: {failed.strerror})"
+    return str(log)

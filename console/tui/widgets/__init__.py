@@ -1,0 +1,1 @@
+"""Widgets written for slow links."""

@@ -1,0 +1,64 @@
+"""States and severities as word, glyph and tone; the same on every screen and in `status`.
+
+Every glyph is one cell wide in common terminal fonts and none is an emoji, so columns keep their place.
+"""
+
+from __future__ import annotations
+
+from console.lines import Piece, Tone
+from engine_host.protocol.events import Severity
+from engine_host.protocol.methods import Risk, Role
+from engine_host.protocol.snapshot import Snapshot, State
+
+_STATES: dict[State, tuple[str, Tone]] = {
+    State.STARTING: ("◌", Tone.NOTICE),
+    State.SERVING: ("●", Tone.GOOD),
+    State.PAUSED: ("◦", Tone.WARN),
+    State.SWITCHING: ("↔", Tone.WARN),
+    State.DRAINING: ("▽", Tone.WARN),
+    State.RECOVERING: ("↻", Tone.WARN),
+    State.DEAD: ("■", Tone.BAD),
+}
+
+_SEVERITIES: dict[Severity, tuple[str, Tone]] = {
+    Severity.INFO: ("·", Tone.PLAIN),
+    Severity.WARNING: ("▲", Tone.WARN),
+    Severity.ERROR: ("■", Tone.BAD),
+}
+
+ROLES: dict[Role, str] = {
+    Role.VIEWER: "viewer (read-only)",
+    Role.OPERATOR: "operator",
+    Role.ADMIN: "admin",
+}
+
+ROLE_NEEDED: dict[Risk, str] = {
+    Risk.READ: "any role",
+    Risk.OPERATE: "the operator role",
+    Risk.DANGEROUS: "the admin role",
+}
+
+
+def state_word(state: State) -> Piece:
+    glyph, tone = _STATES[state]
+    return f"{glyph} {state.upper()}", tone
+
+
+def severity_glyph(severity: Severity) -> Piece:
+    return _SEVERITIES[severity]
+
+
+def trouble(snapshot: Snapshot) -> str | None:
+    """A serving engine that does no work, named and explained; None when nothing is wrong."""
+    queue = snapshot.queue
+    if not queue.stalled:
+        return None
+    since = snapshot.engine.last_step_age_s
+    for_how_long = f" for {since:.0f} s" if since is not None else ""
+    match queue.stalled_reason:
+        case "hung":
+            return f"HUNG: requests run, no token{for_how_long}"
+        case "stuck":
+            return f"STUCK: requests wait, none runs{for_how_long}"
+        case other:
+            return f"STALLED{for_how_long}" + (f": {other}" if other else "")

@@ -1,0 +1,174 @@
+"""A control server that does what a test tells it: the real protocol on a real socket, and every kind of misbehaviour.
+
+It shares no code with the host's own server, so a mistake in one does not hide a mistake in the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine_host.protocol.envelope import (
+    ErrorCode,
+    Request,
+    RpcError,
+    encode_error,
+    encode_notification,
+    encode_result,
+)
+from engine_host.protocol.events import Event
+from engine_host.protocol.methods import ALLOWED, METHODS, Applied, EventList, Hello, History, Subscribed
+from engine_host.protocol.snapshot import Snapshot
+from tests.console import sample
+
+
+@dataclass
+class ScriptedHost:
+    path: Path
+    hello: Hello = field(default_factory=sample.hello)
+    snapshot: Snapshot = field(default_factory=sample.serving)
+    events: list[Event] = field(default_factory=sample.events)
+    history: History = field(default_factory=sample.history)
+    next_snapshot: Callable[[Snapshot, int], Snapshot] | None = None
+    """Makes each streamed snapshot from the first and its number; None: the same one again."""
+    interval_s: float | None = None
+    """Overrides the interval that a subscriber asks for."""
+    silent: set[str] = field(default_factory=set)
+    """Methods that are never answered; `hello` and `telemetry` too."""
+    dropping: set[str] = field(default_factory=set)
+    """Methods on whose arrival the connection is closed."""
+    failing: dict[str, RpcError] = field(default_factory=dict)
+    raw_hello: bytes | None = None
+    """Sent in place of hello."""
+    asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """Every call that arrived: (method, params)."""
+    connections: int = 0
+    _server: asyncio.Server | None = None
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+    _subscribers: set[asyncio.StreamWriter] = field(default_factory=set)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def start(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._accept, str(self.path), limit=1 << 21)
+
+    async def stop(self) -> None:
+        """As a killed host: the connections end, the socket file stays."""
+        if self._server is not None:
+            self._server.close()
+        self.drop_all()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    def drop_all(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+    def send_all(self, frame: bytes) -> None:
+        for writer in self._writers:
+            writer.write(frame)
+
+    def happened(self, event: Event) -> None:
+        """A new event, told to whoever subscribed."""
+        self.events.append(event)
+        for writer in self._subscribers:
+            writer.write(encode_notification("event", event))
+
+    def methods_asked(self) -> list[str]:
+        return [method for method, _ in self.asked]
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            await self._converse(reader, writer)
+        self._writers.discard(writer)
+        self._subscribers.discard(writer)
+        self._tasks.discard(task)
+        writer.close()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.raw_hello is not None:
+            writer.write(self.raw_hello)
+        elif "hello" not in self.silent:
+            writer.write(encode_notification("hello", self.hello))
+        while line := await reader.readline():
+            request = msgspec.json.decode(line, type=Request)
+            self.asked.append((request.method, msgspec.json.decode(request.params)))
+            if request.method in self.dropping:
+                return
+            if request.method in self.silent:
+                continue
+            writer.write(self._answer(request, writer))
+            await writer.drain()
+
+    def _answer(self, request: Request, writer: asyncio.StreamWriter) -> bytes:
+        method = METHODS.get(request.method)
+        if method is None:
+            return encode_error(
+                request.id, RpcError(ErrorCode.UNKNOWN_METHOD, "no such method", {"remedy": "see help"})
+            )
+        if error := self.failing.get(request.method):
+            return encode_error(request.id, error)
+        if method.risk not in ALLOWED[self.hello.role]:
+            told = {"remedy": "ask an admin"}
+            return encode_error(request.id, RpcError(ErrorCode.ROLE, f"needs more than {self.hello.role}", told))
+        params = msgspec.json.decode(request.params, type=method.params)
+        match request.method:
+            case "status":
+                return encode_result(request.id, self.snapshot)
+            case "history":
+                return encode_result(request.id, self.history)
+            case "telemetry.subscribe":
+                interval_s = self.interval_s or params.interval_s  # type: ignore[attr-defined]
+                self._tasks.add(asyncio.create_task(self._stream(writer, interval_s)))
+                return encode_result(request.id, Subscribed(seq=self.snapshot.seq))
+            case "events.list":
+                after, limit = params.after_seq, params.limit  # type: ignore[attr-defined]
+                kept = [e for e in self.events if e.seq > after]
+                last = self.events[-1].seq if self.events else 0
+                missed = bool(self.events) and self.events[0].seq > after + 1
+                return encode_result(request.id, EventList(events=kept[-limit:], last_seq=last, missed=missed))
+            case "events.subscribe":
+                self._subscribers.add(writer)
+                after = params.after_seq  # type: ignore[attr-defined]
+                replay = b"".join(
+                    encode_notification("event", e) for e in self.events if after is not None and e.seq > after
+                )
+                return encode_result(request.id, Subscribed(seq=len(self.events))) + replay
+            case _:
+                applied = Applied(
+                    state=self.snapshot.state, state_version=8, took_s=1.5, text=f"{request.method} is done"
+                )
+                return encode_result(request.id, applied)
+
+    async def _stream(self, writer: asyncio.StreamWriter, interval_s: float) -> None:
+        number = 0
+        while not writer.is_closing():
+            if "telemetry" not in self.silent:
+                number += 1
+                made = self.next_snapshot(self.snapshot, number) if self.next_snapshot else self.snapshot
+                writer.write(encode_notification("telemetry", made))
+                await writer.drain()
+            await asyncio.sleep(interval_s)
+
+
+@contextlib.asynccontextmanager
+async def scripted_host(path: Path, **script: Any) -> AsyncIterator[ScriptedHost]:
+    host = ScriptedHost(path, **script)
+    await host.start()
+    try:
+        yield host
+    finally:
+        await host.stop()

@@ -1,0 +1,98 @@
+"""Runs a scripted host as a process of its own: `python -m tests.console.serve_script SOCKET [SCENE]`.
+
+For looking at the console by eye and for the cost benchmark. `live` changes every figure every second, so that the
+bytes and the processor time measured are those of a busy host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine_host.protocol.methods import History, Role
+from engine_host.protocol.snapshot import Snapshot
+from tests.console import sample
+from tests.console.scripted_host import ScriptedHost
+
+
+def busy(first: Snapshot, number: int) -> Snapshot:
+    """Every figure another one than a second ago."""
+    chance = random.Random(number)
+    change = msgspec.structs.replace
+    factor = chance.uniform(0.7, 1.3)
+    usage = min(1.0, 0.6825 * factor)
+    return change(
+        first,
+        at=time.time(),
+        seq=first.seq + number,
+        host=change(
+            first.host,
+            uptime_s=first.host.uptime_s + number,
+            cpu_usage=chance.random(),
+            load_1m=chance.uniform(1, 9),
+            memory_used_bytes=int(211 * sample.GIB * factor),
+        ),
+        kv=change(first.kv, usage=usage, blocks=change(first.kv.blocks, active=int(usage * 60_412))),
+        queue=change(
+            first.queue,
+            running=int(37 * factor),
+            waiting=int(12 * factor),
+            oldest_wait_s=1.8 * factor,
+            preemptions_per_s=chance.random(),
+        ),
+        speculation=change(
+            first.speculation,
+            acceptance_rate=0.7 * factor,
+            mean_acceptance_length=3.9 * factor,
+            per_position=[min(1.0, p * chance.uniform(0.8, 1.2)) for p in (0.88, 0.79, 0.7, 0.61, 0.55)],
+            drafted_per_s=2730 * factor,
+            accepted_per_s=1944 * factor,
+        ),
+        throughput=change(
+            first.throughput,
+            prompt_tokens_per_s=9830 * factor,
+            generation_tokens_per_s=2140 * factor,
+            requests_per_s=6.87 * factor,
+        ),
+        latency=change(
+            first.latency,
+            ttft=sample.windows(0.182 * factor, int(412 * factor)),
+            itl=sample.windows(0.0094 * factor, int(128_312 * factor)),
+            e2e=sample.windows(3.21 * factor, int(409 * factor)),
+        ),
+        prefix_cache=change(first.prefix_cache, hit_rate=0.4 * factor, queried_tokens=int(589_200 * factor)),
+        throttle=change(first.throttle, inflight=int(49 * factor)),
+        gpus=[change(g, utilization=chance.uniform(0.9, 1.0), power_w=612 * factor) for g in first.gpus],
+    )
+
+
+SCENES: dict[str, dict[str, Any]] = {
+    "live": {"next_snapshot": busy},
+    "starting": {"snapshot": sample.starting()},
+    "dead": {"snapshot": sample.dead()},
+    "recovering": {"snapshot": sample.recovering()},
+    "draining": {"snapshot": sample.draining()},
+    "hung": {"snapshot": sample.hung()},
+    "idle": {"snapshot": sample.idle_cpu()},
+    "silent": {"silent": {"telemetry"}},
+    "viewer": {"hello": sample.hello(Role.VIEWER)},
+}
+
+
+async def serve(path: Path, scene: str) -> None:
+    now = time.time()
+    moved: History = sample.history(end_at=now - 1)
+    script = {"snapshot": sample.serving(at=now), "history": moved, **SCENES[scene]}
+    host = ScriptedHost(path, **script)
+    await host.start()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "live"))
