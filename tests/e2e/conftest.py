@@ -1,0 +1,30 @@
+"""One real engine serves a whole module of tests: a start costs more than all its questions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engine_host.demo.model import prepare
+
+from .real_host import RealHost
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def model() -> None:
+    """The demo model, from the cache if it is there."""
+    os.environ["VLLM_CONSOLE_TEST_MODEL"] = str(prepare())
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory, model: None) -> Iterator[RealHost]:
+    real = RealHost(tmp_path_factory.mktemp("host"), HERE / "engine.toml").start()
+    try:
+        real.wait_for_state("serving")
+        yield real
+    finally:
+        real.end()

@@ -1,0 +1,152 @@
+"""A real `engine-host serve` as a child process, and the questions that tests put to it.
+
+Everything goes the way an operator's would: the command line, the control socket, the HTTP port, signals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+START_S = 240.0
+"""A start takes 15 to 25 s on two idle cores; a busy machine several times that."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(condition: Callable[[], Any], timeout_s: float, what: str, poll_s: float = 0.05) -> Any:
+    """Poll until the condition holds and return its value."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(poll_s)
+    raise AssertionError(f"after {timeout_s:.0f} s still not: {what}")
+
+
+@dataclass
+class RealHost:
+    """One host process on its own port, socket and state directory under `home`."""
+
+    home: Path
+    profile: Path
+    port: int = field(default_factory=free_port)
+    arguments: tuple[str, ...] = ()
+    process: subprocess.Popen[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / "run").mkdir(mode=0o700, exist_ok=True)
+
+    @property
+    def socket_path(self) -> Path:
+        return self.home / "run" / "host.sock"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "VLLM_CONSOLE_TARGET": str(self.socket_path), "VLLM_NO_USAGE_STATS": "1"}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> RealHost:
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "engine_host.cli",
+                "serve",
+                str(self.profile),
+                f"--socket={self.socket_path}",
+                f"--port={self.port}",
+                f"--state-dir={self.home / 'state'}",
+                *self.arguments,
+            ],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=(self.home / "stderr.txt").open("a"),
+            text=True,
+        )
+        return self
+
+    def stderr(self) -> str:
+        return (self.home / "stderr.txt").read_text(errors="replace")
+
+    def console(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "console.cli", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def status(self) -> dict[str, Any]:
+        answer = self.console("status", "--json")
+        if answer.returncode:
+            return {}
+        result: dict[str, Any] = json.loads(answer.stdout)
+        return result
+
+    def wait_for_state(self, state: str, timeout_s: float = START_S) -> dict[str, Any]:
+        def reached() -> dict[str, Any] | None:
+            if self.process.poll() is not None:
+                raise AssertionError(f"the host ended with {self.process.returncode}:\n{self.stderr()[-3000:]}")
+            now = self.status()
+            return now if now.get("state") == state else None
+
+        found: dict[str, Any] = until(reached, timeout_s, f"state {state}", 0.2)
+        return found
+
+    def events(self) -> list[dict[str, Any]]:
+        answer = self.console("events", "--json", "--limit", "1000")
+        return [json.loads(line) for line in answer.stdout.splitlines()]
+
+    def metrics(self) -> dict[str, float]:
+        """vLLM's own counters and gauges, summed over labels; per-position ones as `name[i]`."""
+        sums: dict[str, float] = {}
+        for family in text_string_to_metric_families(httpx.get(f"{self.url}/metrics", timeout=30).text):
+            for sample in family.samples:
+                position = sample.labels.get("position")
+                key = sample.name if position is None else f"{sample.name}[{position}]"
+                sums[key] = sums.get(key, 0.0) + sample.value
+        return sums
+
+    def children(self) -> list[psutil.Process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.process.pid).children(recursive=True)
+        return []
+
+    def end(self) -> None:
+        """For fixtures: whatever is left, gone."""
+        family = self.children()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        for process in family:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]

@@ -1,0 +1,242 @@
+"""End to end on real vLLM on CPU: serve, count, crash, recover, give up, drain.
+
+The tests of this module share one host and run in the order of the file: its life from the first request to the last
+signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from .real_host import RealHost, alive, until
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+QUOTE = "Repeat this sentence five times: the quick brown fox jumps over the lazy dog near the river bank."
+
+
+def chat(content: str, **more: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": content}]
+    return {"model": "smollm2", "messages": messages, "temperature": 0, **more}
+
+
+def completion(prompt: str, **more: Any) -> dict[str, Any]:
+    return {"model": "smollm2", "prompt": prompt, "temperature": 0, **more}
+
+
+def streamed(host: RealHost, path: str, body: dict[str, Any]) -> tuple[str, dict[str, int]]:
+    """Text and usage of a streamed answer."""
+    text, usage = "", {}
+    body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    with httpx.stream("POST", f"{host.url}{path}", json=body, timeout=120) as response:
+        assert response.status_code == 200
+        for line in response.iter_lines():
+            if not line.startswith("data: ") or line == "data: [DONE]":
+                continue
+            chunk = json.loads(line[6:])
+            usage = chunk.get("usage") or usage
+            for choice in chunk["choices"]:
+                text += choice.get("text") or choice.get("delta", {}).get("content") or ""
+    return text, usage
+
+
+def test_a_completion_is_the_same_streamed_and_not(host: RealHost) -> None:
+    body = completion("The capital of France is", max_tokens=24)
+    whole = httpx.post(f"{host.url}/v1/completions", json=body, timeout=120).json()
+    text, usage = streamed(host, "/v1/completions", body)
+    assert "Paris" in text
+    assert text == whole["choices"][0]["text"]
+    assert usage["completion_tokens"] == whole["usage"]["completion_tokens"] == 24
+
+
+def test_a_chat_is_the_same_streamed_and_not(host: RealHost) -> None:
+    body = chat(QUOTE, max_tokens=60)
+    whole = httpx.post(f"{host.url}/v1/chat/completions", json=body, timeout=120).json()
+    text, usage = streamed(host, "/v1/chat/completions", body)
+    assert text == whole["choices"][0]["message"]["content"]
+    assert usage["prompt_tokens"] == whole["usage"]["prompt_tokens"]
+
+
+def test_every_vllm_endpoint_is_there(host: RealHost) -> None:
+    assert httpx.get(f"{host.url}/health", timeout=30).status_code == 200
+    assert httpx.get(f"{host.url}/v1/models", timeout=30).json()["data"][0]["id"] == "smollm2"
+    assert httpx.get(f"{host.url}/version", timeout=30).json()["version"] == host.status()["engine"]["vllm_version"]
+    tokens = httpx.post(f"{host.url}/tokenize", json={"model": "smollm2", "prompt": "hello world"}, timeout=30).json()
+    assert tokens["count"] == 2
+    refused = httpx.post(f"{host.url}/v1/completions", json=completion("x", model="no-such-model"), timeout=30)
+    assert refused.status_code == 404
+
+
+async def test_counts_match_what_was_sent_and_vllms_own_counters_to_the_token(host: RealHost) -> None:
+    before, sent_before = host.status(), host.metrics()
+    bodies = [chat(f"{QUOTE} Number {n}.", max_tokens=40, ignore_eos=True) for n in range(8)]
+    bodies += [chat(QUOTE, max_tokens=20, n=2, temperature=0.8, seed=n) for n in range(2)]
+    async with httpx.AsyncClient(timeout=240) as client:
+        answers = await asyncio.gather(*(client.post(f"{host.url}/v1/chat/completions", json=body) for body in bodies))
+    usages = [answer.json()["usage"] for answer in answers]
+    finished = 8 + 2 * 2
+
+    def settled() -> dict[str, Any] | None:
+        now = host.status()
+        done = now["throughput"]["requests_total"] - before["throughput"]["requests_total"]
+        return now if done == finished else None
+
+    after, metrics = until(settled, 30, "all requests counted"), host.metrics()
+
+    def grown(part: str, key: str) -> int:
+        return int(after[part][key] - before[part][key])
+
+    def grown_metric(name: str) -> int:
+        return int(metrics[name] - sent_before.get(name, 0))
+
+    completion_tokens = sum(usage["completion_tokens"] for usage in usages)
+    assert grown("throughput", "generation_tokens_total") == completion_tokens
+    # n choices prefill the prompt n times; usage counts it once.
+    prompt_tokens = sum(u["prompt_tokens"] * b.get("n", 1) for u, b in zip(usages, bodies, strict=True))
+    assert grown("throughput", "prompt_tokens_total") == prompt_tokens
+    assert grown("throughput", "prompt_tokens_total") == grown_metric("vllm:prompt_tokens_total")
+    assert grown("throughput", "generation_tokens_total") == grown_metric("vllm:generation_tokens_total")
+    assert grown("speculation", "drafts_total") == grown_metric("vllm:spec_decode_num_drafts_total")
+    assert grown("speculation", "drafted_total") == grown_metric("vllm:spec_decode_num_draft_tokens_total") > 0
+    assert grown("speculation", "accepted_total") == grown_metric("vllm:spec_decode_num_accepted_tokens_total") > 0
+    assert grown("prefix_cache", "queried_tokens_total") == grown_metric("vllm:prefix_cache_queries_total")
+    assert grown("prefix_cache", "hit_tokens_total") == grown_metric("vllm:prefix_cache_hits_total") > 0
+    assert grown("queue", "preemptions_total") == grown_metric("vllm:num_preemptions_total")
+    # Everything since the start of the engine lies in the longest latency window.
+    assert after["latency"]["ttft"]["5m"]["n"] == metrics["vllm:time_to_first_token_seconds_count"]
+    assert after["latency"]["itl"]["5m"]["n"] == metrics["vllm:inter_token_latency_seconds_count"]
+    assert after["latency"]["e2e"]["5m"]["n"] == metrics["vllm:e2e_request_latency_seconds_count"]
+    assert after["speculation"]["k"] == after["speculation"]["k_max"] == 5
+    assert 0 < after["speculation"]["acceptance_rate"] <= 1
+    assert 1 < after["speculation"]["mean_acceptance_length"] <= 6
+
+
+async def test_a_snapshot_under_load_agrees_with_vllms_gauges(host: RealHost) -> None:
+    async with httpx.AsyncClient(timeout=240) as client:
+        body = completion("Once upon a time", max_tokens=150, ignore_eos=True)
+        load = [asyncio.create_task(client.post(f"{host.url}/v1/completions", json=body)) for _ in range(12)]
+
+        def busy() -> dict[str, Any] | None:
+            now = host.status()
+            return now if now["queue"]["running"] >= 8 and now["kv"]["usage"] > 0.1 else None
+
+        now = await asyncio.to_thread(until, busy, 60, "requests running")
+        metrics = await asyncio.to_thread(host.metrics)
+        assert now["queue"]["running"] <= 12
+        assert now["throttle"]["inflight"] == 12
+        assert abs(now["kv"]["usage"] - metrics["vllm:kv_cache_usage_perc"]) < 0.3
+        assert now["kv"]["blocks"]["active"] == round(now["kv"]["usage"] * now["kv"]["blocks"]["total"])
+        assert now["throughput"]["generation_tokens_per_s"] > 0
+        assert now["host"]["process_memory_bytes"] > 200_000_000
+        assert all(answer.status_code == 200 for answer in await asyncio.gather(*load))
+
+
+def test_clients_that_hang_up_leave_no_running_request_behind(host: RealHost) -> None:
+    for _ in range(5):
+        body = completion("Once upon a time", max_tokens=400, ignore_eos=True, stream=True)
+        with httpx.stream("POST", f"{host.url}/v1/completions", json=body, timeout=60) as response:
+            next(response.iter_lines())
+    until(lambda: (q := host.status())["queue"]["running"] == 0 and q["kv"]["usage"] == 0, 30, "idle gauges")
+    assert host.status()["throttle"]["inflight"] == 0
+
+
+def test_a_second_host_on_the_same_port_or_socket_is_refused_naming_the_holder(host: RealHost) -> None:
+    other = RealHost(host.home / "other", host.profile, port=host.port).start()
+    assert other.process.wait(60) == 2
+    assert f"port {host.port}" in other.stderr() and str(host.process.pid) in other.stderr()
+    assert "Traceback" not in other.stderr()
+    same_socket = RealHost(host.home, host.profile)
+    seen = len(host.stderr())
+    same_socket.start()
+    assert same_socket.process.wait(60) == 2
+    assert str(host.process.pid) in host.stderr()[seen:]
+    assert host.status()["state"] == "serving"
+
+
+async def test_a_killed_engine_core_is_dead_within_a_second_and_clients_get_503(host: RealHost) -> None:
+    core = psutil.Process(host.status()["engine"]["core_pids"][0])
+    family = [core, *core.children(recursive=True)]
+    async with httpx.AsyncClient(timeout=240) as client:
+        body = completion("Once upon a time", max_tokens=600, ignore_eos=True)
+        load = [asyncio.create_task(client.post(f"{host.url}/v1/completions", json=body)) for _ in range(4)]
+        await asyncio.to_thread(until, lambda: host.status()["queue"]["running"] == 4, 60, "load running")
+        os.kill(core.pid, signal.SIGKILL)
+        killed_at = time.time()
+        answers = await asyncio.gather(*load)
+        late = await client.post(f"{host.url}/v1/completions", json=body)
+    for answer in [*answers, late]:
+        assert answer.status_code == 503
+        assert answer.json()["error"]["type"] == "service_unavailable"
+        assert "engine" in answer.json()["error"]["message"]
+    died = await asyncio.to_thread(
+        until, lambda: [e for e in host.events() if e["kind"] == "engine.died"], 10, "an event of the death"
+    )
+    assert died[-1]["at"] - killed_at < 1.0
+    assert "SIGKILL" in died[-1]["text"]
+    until(lambda: not alive(family), 15, "no process of the dead engine left")
+
+
+def test_the_host_starts_it_again_and_serves(host: RealHost) -> None:
+    now = host.wait_for_state("serving")
+    assert now["engine"]["generation"] == 2
+    assert now["engine"]["crashes_in_window"] == 1
+    assert "SIGKILL" in now["engine"]["failure"]["reason"]
+    body = completion("The capital of France is", max_tokens=8)
+    assert "Paris" in httpx.post(f"{host.url}/v1/completions", json=body, timeout=120).json()["choices"][0]["text"]
+
+
+def test_it_gives_up_after_three_crashes_and_says_why(host: RealHost) -> None:
+    def kill_a_core() -> bool:
+        for child in host.children():
+            if "EngineCore" in child.name() or "EngineCore" in " ".join(child.cmdline()):
+                child.kill()
+                return True
+        return False
+
+    for crashes in (2, 3):
+        until(kill_a_core, 120, "an engine core to kill")
+        until(
+            lambda crashes=crashes: host.status()["engine"]["crashes_in_window"] == crashes, 60, f"crash {crashes} seen"
+        )
+    now = host.status()
+    assert (now["state"], now["engine"]["restart_in_s"]) == ("dead", None)
+    assert now["engine"]["failure"]["reason"]
+    assert any("giving up" in event["text"] for event in host.events())
+    refused = httpx.post(f"{host.url}/v1/completions", json=completion("x"), timeout=30)
+    assert refused.status_code == 503 and "not restarted" in refused.json()["error"]["message"]
+
+
+def test_an_operator_brings_it_back_with_restart(host: RealHost) -> None:
+    answer = host.console("restart", "--yes", "--reason", "test", "--json", timeout_s=300)
+    assert answer.returncode == 0, answer.stderr
+    assert host.status()["state"] == "serving"
+    audit = [json.loads(line) for line in (host.home / "state" / "audit.jsonl").read_text().splitlines()]
+    assert [entry["method"] for entry in audit if entry.get("method")][:1] == ["engine.restart"]
+    assert len(audit) >= 2
+
+
+def test_sigterm_drains_lets_the_stream_finish_and_leaves_nothing_behind(host: RealHost) -> None:
+    family = [*host.children(), psutil.Process(host.process.pid)]
+    body = completion("Once upon a time", max_tokens=300, ignore_eos=True, stream=True)
+    with httpx.stream("POST", f"{host.url}/v1/completions", json=body, timeout=120) as response:
+        lines = response.iter_lines()
+        next(lines)
+        host.process.send_signal(signal.SIGTERM)
+        until(lambda: host.status().get("state") == "draining", 10, "draining")
+        assert "1 request left" in host.status()["engine"]["phase"]
+        refused = httpx.post(f"{host.url}/v1/completions", json=completion("x"), timeout=30)
+        assert refused.status_code == 503 and refused.headers["retry-after"]
+        rest = list(lines)
+    assert rest[-1] == "data: [DONE]" or "data: [DONE]" in rest
+    assert host.process.wait(60) == 0
+    until(lambda: not alive(family), 10, "no process left")
+    assert not host.socket_path.exists()
