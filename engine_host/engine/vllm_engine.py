@@ -154,13 +154,11 @@ class VllmEngine:
 
     async def _build_app(self, namespace: Any) -> None:
         app_module, state_module, _ = _api_builders()
-        from vllm.v1.engine.exceptions import EngineDeadError
-
         tasks = await self._llm.get_supported_tasks()
         app = app_module.build_app(namespace, tasks, self._llm.model_config)
         await state_module.init_app_state(self._llm, app.state, namespace, tasks)
         app.state.server = _ServerStub()
-        app.exception_handlers[EngineDeadError] = _engine_dead_response
+        _answer_dead_engine_with_503(app)
         await self._lifespan.enter_async_context(app.router.lifespan_context(app))
         self._app = app
 
@@ -231,6 +229,22 @@ class VllmEngine:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(mine, timeout=_KILL_WAIT_S)
+
+
+def _answer_dead_engine_with_503(app: Any) -> None:
+    """Replace vLLM's handler for a dead engine, which answers 500 and stops the server.
+
+    vLLM's app arrives with its middleware already built, so the handler is added to the layer that looks them up.
+    """
+    from starlette.middleware.exceptions import ExceptionMiddleware
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    app.add_exception_handler(EngineDeadError, _engine_dead_response)
+    layer = app.middleware_stack
+    while layer is not None and not isinstance(layer, ExceptionMiddleware):
+        layer = getattr(layer, "app", None)
+    if layer is not None:
+        layer.add_exception_handler(EngineDeadError, _engine_dead_response)
 
 
 async def _engine_dead_response(request: Any, error: Exception) -> Any:
