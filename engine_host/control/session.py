@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 from engine_host.protocol import PROTOCOL_MAX, PROTOCOL_MIN
 from engine_host.protocol.envelope import ErrorCode, Request, RpcError, encode_error, encode_notification
@@ -77,8 +77,8 @@ class Session(asyncio.BufferedProtocol):
     # The connection.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not asserted: uvloop's transports are none of asyncio's classes.
+        self._transport = transport = cast(asyncio.Transport, transport)
         self._outlet = Outlet(transport, self._loop.time())
         self._telemetry = TelemetryFeed(self._outlet, self._host.snapshot)
         self._events = EventFeed(self._outlet, self._host.events)
