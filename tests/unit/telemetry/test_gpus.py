@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from engine_host.telemetry import gpus
 from engine_host.telemetry.gpus import NVML_RETRY_S, GpuReader
 
 
@@ -180,3 +185,18 @@ def test_a_driver_that_goes_away_is_no_crash_and_comes_back() -> None:
     nvml.has_driver = True
     now += NVML_RETRY_S
     assert len(reader.read()) == 1
+
+
+def test_the_library_has_every_function_that_is_asked_for() -> None:
+    pynvml = pytest.importorskip("pynvml")
+    source = inspect.getsource(gpus)
+    names = set(re.findall(r"nvml\.(nvml\w+|NVML\w+)", source))
+    assert len(names) > 10
+    assert [name for name in sorted(names) if not hasattr(pynvml, name)] == []
+
+
+def test_the_real_library_is_no_crash_whatever_the_machine_has() -> None:
+    pytest.importorskip("pynvml")
+    reader = GpuReader()
+    assert all(gpu.name for gpu in reader.read({os.getpid()}))
+    reader.close()
