@@ -56,8 +56,8 @@ class SocketFile:
         """Take the path and listen on it. Raises `OperatorError` with nothing left behind."""
         check_path_length(self.path)
         prepare_directory(self.path.parent, self._gid, self._group)
-        self._take_lock()
         try:
+            self._take_lock()
             self._clear_stale()
             return self._bind()
         except OperatorError:
@@ -101,7 +101,7 @@ class SocketFile:
             raise _taken(self.path, holder, self.lock_path) from None
         self._lock_fd = fd
         _held.add(self)
-        content = {"pid": os.getpid(), "label": self._label, "command": psutil.Process().cmdline()}
+        content = {"pid": os.getpid(), "label": self._label}
         os.ftruncate(fd, 0)
         os.pwrite(fd, msgspec.json.encode(content) + b"\n", 0)
 

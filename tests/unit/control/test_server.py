@@ -7,6 +7,7 @@ import os
 import random
 import socket
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -185,7 +186,7 @@ async def _is_answered_or_closed(bench: Bench, sent: list[bytes], role: Role, cu
         assert bench.host.calls == []
 
 
-async def _replies_until_last(client: Client) -> list[dict[str, object]]:
+async def _replies_until_last(client: Client) -> list[dict[str, Any]]:
     replies = []
     while True:
         frame = await client.read()

@@ -207,6 +207,15 @@ def test_a_claim_that_fails_leaves_no_lock_behind(short_dir: Path) -> None:
         pass
 
 
+def test_a_disk_too_full_for_the_lock_is_told(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: bytes, offset: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OperatorError, match="No space left on device"):
+        SocketFile(short_dir / "run" / "host.sock").claim()
+
+
 def test_a_lock_file_that_is_a_link_is_not_followed(short_dir: Path) -> None:
     directory = short_dir / "run"
     directory.mkdir(mode=0o700)

@@ -84,4 +84,4 @@ async def test_readers_that_gave_up_leave_nothing_behind() -> None:
         await asyncio.sleep(0)
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
-    assert len(log._grew._waiters) == 0  # type: ignore[attr-defined]
+    assert len(log._grew._waiters) == 0
