@@ -117,6 +117,22 @@ async def test_closing_does_not_wait_for_a_reader_that_does_not_read(bench: Benc
     connection.close()
 
 
+async def test_closing_waits_for_a_reply_that_is_still_being_read(bench: Bench) -> None:
+    bench.host.padding = "x" * 900_000
+    client = await bench.connect()
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    before = bench.host.seq
+    status = client.send("status")
+    await until(lambda: bench.host.seq > before, "the request to be answered")
+    closing = asyncio.create_task(bench.server.close(5.0))
+    await until(lambda: bench.server._server is None, "the close to begin")
+    await asyncio.sleep(0)
+    client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    assert "result" in await client.reply(status)
+    await closing
+    assert await client.is_closed_by_host()
+
+
 async def test_closing_twice_or_before_the_start_does_nothing(short_dir: Path) -> None:
     async with running_server(short_dir) as bench:
         await bench.server.close(1.0)
