@@ -29,6 +29,10 @@ SCHEMA = 1
 
 TABLES = ("engine", "server", "dials", "throttle", "alerts", "switch")
 
+NOT_YET_APPLIED = ("dials", "throttle", "alerts")
+"""Tables that may stand in a profile and take no keys in this version: a limit that is accepted and then not applied
+is worse than one that is refused."""
+
 MAX_PROFILE_BYTES = 1 << 20
 """No profile is this long; a log file or a model given by mistake is."""
 
@@ -204,6 +208,10 @@ def _check_top_level(document: Mapping[str, Any], path: Path) -> None:
             raise OperatorError(f"{path}: unknown {what}", suggestion(key, ("schema", *TABLES)))
         if not isinstance(value, dict):
             raise OperatorError(f"{path}: {key} is {_type_name(value)}, expected a table", f"write it as: [{key}]")
+        if key in NOT_YET_APPLIED and value:
+            raise OperatorError(
+                f"{path}: unknown key {key}.{next(iter(value))}", f"[{key}] takes no keys in this version"
+            )
 
 
 def _build_switch(table: dict[str, Any], path: Path) -> Switch:

@@ -65,7 +65,11 @@ class ControlServer:
         """Listen. Raises `OperatorError` when the socket cannot be had; nothing is left behind then."""
         listener = self._file.claim()
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(lambda: Session(self), sock=listener)
+        try:
+            self._server = await loop.create_unix_server(lambda: Session(self), sock=listener)
+        except BaseException:
+            self._file.release()
+            raise
         self._tasks = [
             asyncio.create_task(self._announce_events(), name="control events"),
             asyncio.create_task(self._sweep(), name="control sweep"),

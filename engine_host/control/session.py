@@ -77,9 +77,8 @@ class Session(asyncio.BufferedProtocol):
     # The connection.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio.Transport, whose methods they have.
-        transport = cast(asyncio.Transport, transport)
-        self._transport = transport
+        # Not asserted: uvloop's transports are none of asyncio's classes.
+        self._transport = transport = cast(asyncio.Transport, transport)
         self._outlet = Outlet(transport, self._loop.time())
         self._telemetry = TelemetryFeed(self._outlet, self._host.snapshot)
         self._events = EventFeed(self._outlet, self._host.events)

@@ -45,6 +45,7 @@ class SocketFile:
         self._group = group
         self._label = label
         self._lock_fd: int | None = None
+        self._listener: socket.socket | None = None
         self._inode: tuple[int, int] | None = None
 
     @property
@@ -55,8 +56,8 @@ class SocketFile:
         """Take the path and listen on it. Raises `OperatorError` with nothing left behind."""
         check_path_length(self.path)
         prepare_directory(self.path.parent, self._gid, self._group)
-        self._take_lock()
         try:
+            self._take_lock()
             self._clear_stale()
             return self._bind()
         except OperatorError:
@@ -99,8 +100,8 @@ class SocketFile:
             os.close(fd)
             raise _taken(self.path, holder, self.lock_path) from None
         self._lock_fd = fd
-        _open_locks.add(self)
-        content = {"pid": os.getpid(), "label": self._label, "command": psutil.Process().cmdline()}
+        _held.add(self)
+        content = {"pid": os.getpid(), "label": self._label}
         os.ftruncate(fd, 0)
         os.pwrite(fd, msgspec.json.encode(content) + b"\n", 0)
 
@@ -108,7 +109,12 @@ class SocketFile:
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
-        _open_locks.discard(self)
+        _held.discard(self)
+
+    def _forget_in_child(self) -> None:
+        self._forget_lock()
+        if self._listener is not None:
+            self._listener.close()
 
     def _clear_stale(self) -> None:
         try:
@@ -152,19 +158,20 @@ class SocketFile:
         except BaseException:
             listener.close()
             raise
+        self._listener = listener
         return listener
 
 
-_open_locks: weakref.WeakSet[SocketFile] = weakref.WeakSet()
-"""Locks to close in forked children: an orphaned engine core must not keep a dead host's lock."""
+_held: weakref.WeakSet[SocketFile] = weakref.WeakSet()
+"""To be let go in forked children: an engine core that outlives a killed host must not keep its socket."""
 
 
-def _close_locks_in_child() -> None:
-    for held in list(_open_locks):
-        held._forget_lock()
+def _let_go_in_child() -> None:
+    for file in list(_held):
+        file._forget_in_child()
 
 
-os.register_at_fork(after_in_child=_close_locks_in_child)
+os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 def check_path_length(path: Path) -> None:
