@@ -317,10 +317,10 @@ async def connected(
         yield client
     finally:
         reading.cancel()
+        # Not close(): that waits until a host that no longer reads has taken what is still buffered.
+        writer.transport.abort()
         with contextlib.suppress(asyncio.CancelledError):
             await reading
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
 
 
 def _why_not(path: Path, error: OSError) -> tuple[str, str]:

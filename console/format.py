@@ -69,6 +69,8 @@ def latency(seconds: float | None) -> str:
         return DASH
     if seconds <= 0:
         return "0 ms"
+    if seconds < 1e-6:
+        return "<1 µs"
     if seconds < 1e-3 * ROUNDS_UP:
         return f"{significant(seconds * 1e6)} µs"
     if seconds < ROUNDS_UP:
@@ -103,11 +105,11 @@ def size(value: int | None) -> str:
 
 
 def share(used: int | None, total: int | None) -> str:
-    """`131 of 141 GiB`: both in the unit of the whole, so that they compare at a glance."""
+    """`131 of 141 GiB`: both in one unit, of which the whole is ten or more, so that they compare at a glance."""
     if used is None or total is None:
         return f"{size(used)} of {size(total)}"
     for unit, name in _BINARY:
-        if total >= unit * ROUNDS_UP:
+        if total >= unit * 10:
             return f"{significant(used / unit)} of {significant(total / unit)} {name}"
     return f"{used} of {total} B"
 

@@ -80,7 +80,7 @@ def _starting(snapshot: Snapshot, width: int) -> list[Line]:
     in_phase = f"   {fmt.duration(engine.phase_elapsed_s)} in this phase" if engine.phase_elapsed_s is not None else ""
     share = min(1.0, elapsed / expected) if elapsed is not None and expected else None
     if expected is None:
-        how_long = f"{fmt.duration(elapsed)} so far; the first start of this profile, so no estimate"
+        how_long = f"{fmt.duration(elapsed)}; first start, so no estimate"
     elif elapsed is not None and elapsed > expected:
         how_long = f"{fmt.duration(elapsed)}, longer than the {fmt.duration(expected)} of last time"
     else:

@@ -34,8 +34,11 @@ def write_lines(lines: Iterable[Line]) -> None:
 
     plain = not sys.stdout.isatty() or "NO_COLOR" in os.environ
     console = Console(file=sys.stdout, width=width(), no_color=plain, highlight=False, soft_wrap=True)
-    for row in lines:
-        text = Text.assemble(*((piece, STYLES[tone]) for piece, tone in row))
-        text.rstrip()
-        console.print(text, no_wrap=True, crop=False, overflow="ignore")
+    # Captured and written here: rich answers a closed pipe with SystemExit(1), and `| head` is no failure.
+    with console.capture() as styled:
+        for row in lines:
+            text = Text.assemble(*((piece, STYLES[tone]) for piece, tone in row))
+            text.rstrip()
+            console.print(text, no_wrap=True, crop=False, overflow="ignore")
+    sys.stdout.write(styled.get())
     sys.stdout.flush()

@@ -42,10 +42,10 @@ class Action:
 _ON_EVENTS = frozenset({"events"})
 
 ACTIONS: tuple[Action, ...] = (
-    Action("help", "question_mark", "?", "help", "this page; any of ? esc q leaves it"),
+    Action("help", "question_mark", "?", "help", "this page; ? esc q or enter leaves it"),
     Action("screen('overview')", "1", "1", "overview", "the whole host on one page"),
     Action("screen('events')", "7", "7", "events", "what happened, newest first"),
-    Action("freeze", "p", "p", "freeze", "hold the page still to read it, or let it go on; the host is not touched"),
+    Action("freeze", "p", "p", "freeze", "hold the page still, or let it go on; the host runs on"),
     Action("leave", "escape", "esc", "back", "to the overview", in_footer=False),
     Action("older", "down,j", "↓", "older", "one event further back", screens=_ON_EVENTS),
     Action("newer", "up,k", "↑", "newer", "one event towards now", screens=_ON_EVENTS, in_footer=False),
@@ -58,7 +58,7 @@ ACTIONS: tuple[Action, ...] = (
         "R",
         "R",
         "restart engine",
-        "drain, stop and start the engine; asks first and says what it interrupts",
+        "stop and start the engine; asks first, with numbers",
         method=METHOD_RESTART,
     ),
     Action(
@@ -66,7 +66,7 @@ ACTIONS: tuple[Action, ...] = (
         "S",
         "S",
         "stop host",
-        "drain, stop the engine and end the host; wants the host's name typed",
+        "end engine and host; wants the host's name typed",
         method=METHOD_STOP,
     ),
     Action("quit", "q", "q", "quit", "leave the console; the host runs on"),

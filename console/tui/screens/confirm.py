@@ -5,7 +5,10 @@ What cannot be undone wants the host's name typed, so that a habit of pressing e
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
@@ -18,6 +21,12 @@ from console.tui.keys import Action
 
 class ConfirmScreen(ModalScreen[bool]):
     """Dismissed with True only when the operator agreed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(False)", "cancel"),
+        Binding("left,up", "app.focus_previous", show=False),
+        Binding("right,down", "app.focus_next", show=False),
+    ]
 
     def __init__(self, action: Action, state: State, *, wants_name: bool) -> None:
         super().__init__()
@@ -64,12 +73,3 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id == "go")
-
-    def key_escape(self) -> None:
-        self.dismiss(False)
-
-    def key_left(self) -> None:
-        self.focus_previous()
-
-    def key_right(self) -> None:
-        self.focus_next()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
 from console.lines import BLANK, Line, Tone, fit, line
@@ -12,11 +15,14 @@ from console.tui.widgets.board import Board
 from console.words import ROLES
 
 _WORDS: tuple[tuple[str, str], ...] = (
-    ("waiting", "in vLLM's queue; held: at the gate in front of it; preempted: put back, KV was full"),
-    ("acceptance", "draft tokens the model kept; length: tokens a step yields, its own included"),
-    ("position", "of the drafts that reached this place, how many were kept there"),
-    ("first token", "TTFT; between tokens: ITL; p95: 95 of 100 were faster"),
-    ("–", "not known (never 0)      ? after the state, dim values: stale"),
+    ("KV cache", "memory for the tokens of requests; full: some are preempted"),
+    ("held", "waits at the gate, before vLLM; waiting: in vLLM's own queue"),
+    ("preempted", "put back into the queue, because the KV cache was full"),
+    ("acceptance", "share of the guessed (draft) tokens that the model kept"),
+    ("mean length", "tokens one step yields, the model's own included"),
+    ("position", "of the drafts that got this far, the share kept here"),
+    ("p95", "95 of 100 were faster; (1 min): the window it is measured over"),
+    ("–", "unknown, never 0;  dim values, ? after the state: old"),
 )
 
 
@@ -36,6 +42,8 @@ def help_page(screen: str, state: State, width: int, height: int) -> list[Line]:
 class HelpScreen(ModalScreen[None]):
     """Covers the whole screen; any of its keys leaves it."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "back")]
+
     def __init__(self, screen: str, state: State) -> None:
         super().__init__()
         self._page, self._state = screen, state
@@ -46,8 +54,3 @@ class HelpScreen(ModalScreen[None]):
     def on_resize(self) -> None:
         width, height = self.size
         self.query_one(Board).show(help_page(self._page, self._state, width, height))
-
-    def key_escape(self) -> None:
-        self.dismiss()
-
-    key_q = key_question_mark = key_escape

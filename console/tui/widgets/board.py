@@ -28,23 +28,23 @@ class Board(Widget):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._lines: list[Line] = []
+        self.lines: list[Line] = []
 
     def show(self, lines: Sequence[Line]) -> None:
         """Replace the page; the lines are already as wide as the widget."""
         regions: list[Region] = []
-        for y in range(max(len(lines), len(self._lines))):
-            old = self._lines[y] if y < len(self._lines) else ()
+        for y in range(max(len(lines), len(self.lines))):
+            old = self.lines[y] if y < len(self.lines) else ()
             new = lines[y] if y < len(lines) else ()
             if old != new:
                 start, length = changed_run(old, new, self.size.width)
                 regions.append(Region(start, y, length, 1))
-        self._lines = list(lines)
+        self.lines = list(lines)
         if regions:
             self.refresh(*regions)
 
     def render_line(self, y: int) -> Strip:
-        row = self._lines[y] if y < len(self._lines) else ()
+        row = self.lines[y] if y < len(self.lines) else ()
         strip = Strip([Segment(text, _STYLES[tone]) for text, tone in row])
         return strip.adjust_cell_length(self.size.width)
 

@@ -1,0 +1,195 @@
+"""The overview as text: what stands where, in every state and size."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from console.lines import Tone, cells, plain_text
+from console.model import Connected, Disconnected, EventArrived, Freeze, HistoryArrived, SnapshotArrived, State, reduce
+from console.overview import Moment, overview
+from engine_host.protocol.methods import Role
+from engine_host.protocol.snapshot import Failure, Gpu, Queue
+from tests.console import sample
+
+SCENES = {
+    "serving": sample.serving,
+    "idle": sample.idle_cpu,
+    "starting": sample.starting,
+    "dead": sample.dead,
+    "recovering": sample.recovering,
+    "draining": sample.draining,
+    "hung": sample.hung,
+}
+
+
+def state_of(snapshot, *more, role=Role.ADMIN):
+    state = State(target="/run/host.sock")
+    events = [EventArrived(e) for e in sample.events()]
+    messages = [
+        Connected(sample.hello(role), 0.0),
+        HistoryArrived(sample.history()),
+        *events,
+        SnapshotArrived(snapshot, 0.0),
+    ]
+    for message in [*messages, *more]:
+        state = reduce(state, message)
+    return state
+
+
+def page(snapshot, *more, width=80, height=23, now=0.5, role=Role.ADMIN):
+    rows = overview(state_of(snapshot, *more, role=role), Moment(now, sample.AT + now), width, height)
+    return "\n".join(plain_text(row).rstrip() for row in rows)
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@given(width=st.integers(1, 240), height=st.integers(1, 80))
+@settings(max_examples=60, deadline=None)
+def test_a_page_has_exactly_the_size_of_its_terminal(scene, width, height):
+    rows = overview(state_of(SCENES[scene]()), Moment(0.5, sample.AT), width, height)
+    assert [cells(row) for row in rows] == [width] * height
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["gpu-7", "SERVING", "latency", "Qwen2.5-72B-Instruct", "0.32.0", "3d04h", "68.2 %", "41,231 of 60,412 blocks",
+     "966,592 tokens", "running    37", "waiting    12", "oldest wait  1.80 s", "preempted    0 /s", "71.2 %",
+     "3.93 tokens", "88%", "55%", "K 5 of max 5", "2.73k /s", "1.94k /s", "out 2.14k /s", "in 9.83k /s", "182 ms",
+     "637 ms", "1.20 s", "9.40 ms", "3.21 s", "412", "41.2 %", "(1 min)", "(10 s)", "in flight    49", "23.1 %",
+     "131 of 141 GiB", "restart refused", "you: ops, admin"],
+)  # fmt: skip
+def test_everything_essential_stands_on_80_by_24(what):
+    assert what in page(sample.serving())
+
+
+def test_an_idle_host_shows_dashes_where_nothing_is_known():
+    text = page(sample.idle_cpu())
+    assert "off: no draft tokens in this profile" in text
+    assert "no GPU on this host" in text
+    assert "out   – /s" in text.replace("    ", "  ") or "– /s" in text
+    assert "none" in text  # no latency samples in the window
+
+
+def test_a_hung_engine_is_named_though_the_state_is_serving():
+    assert "HUNG: requests run, no token for 42 s" in page(sample.hung())
+    stuck = sample.serving(queue=Queue(running=0, waiting=4, stalled=True, stalled_reason="stuck"))
+    assert "STUCK: requests wait, none runs" in page(stuck)
+
+
+def test_starting_shows_the_phase_and_how_long_it_will_take():
+    text = page(sample.starting())
+    assert "loading weights" in text
+    assert "24 s of about 1m24s" in text
+    assert "KV cache" not in text
+
+
+def test_a_start_that_takes_longer_than_the_last_one_says_so():
+    base = sample.starting()
+    late = msgspec.structs.replace(base, engine=msgspec.structs.replace(base.engine, start_elapsed_s=100.0))
+    assert "longer than the 1m24s of last time" in page(late)
+    first = msgspec.structs.replace(base, engine=msgspec.structs.replace(base.engine, start_expected_s=None))
+    assert "no estimate" in page(first)
+
+
+def test_a_dead_engine_shows_reason_its_last_words_and_the_remedy():
+    text = page(sample.dead())
+    assert "■ DEAD" in text
+    assert "the KV cache is too small for max_model_len 32768" in text
+    assert "larger than the available KV cache memory (6.21 GiB)." in text
+    assert "3 of 3 crashes" in text
+    assert "vllm-console restart" in text
+
+
+def test_the_remedy_of_a_dead_engine_survives_any_length_of_error():
+    base = sample.dead()
+    failure = Failure(at=sample.AT, reason="r " * 400, lines=["x" * 500] * 50)
+    flood = msgspec.structs.replace(base, engine=msgspec.structs.replace(base.engine, failure=failure))
+    text = page(flood)
+    assert "vllm-console restart" in text
+    assert "Events" in text
+
+
+def test_a_recovering_engine_counts_down():
+    assert "restarts in 4 s by itself" in page(sample.recovering())
+
+
+def test_draining_counts_what_is_left():
+    assert "Draining for 8 s: 49 requests left" in page(sample.draining())
+
+
+def test_a_lost_connection_is_a_banner_with_age_and_next_try():
+    text = page(sample.serving(), Disconnected("the host closed it", 10.0, 14.0), now=12.0)
+    assert "NO CONNECTION for 2 s, next try in 2 s" in text
+    assert "the host closed it" in text
+    assert "68.2 %" in text
+
+
+def test_values_that_may_be_old_lose_their_colour():
+    rows = overview(state_of(sample.serving(), Disconnected("gone", 1.0, 2.0)), Moment(1.5, sample.AT), 80, 23)
+    kv = next(row for row in rows if "KV cache" in plain_text(row))
+    assert {tone for text, tone in kv if text.strip()} == {Tone.FAINT}
+
+
+def test_old_values_on_a_living_connection_are_stale_with_their_age():
+    assert "STALE: these values are 30 s old" in page(sample.serving(age_s=0.0), now=30.0)
+
+
+def test_a_frozen_page_says_since_when_and_keeps_its_numbers():
+    later = sample.serving(seq=100, queue=Queue(running=1, waiting=0))
+    text = page(sample.serving(), Freeze(1.0, sample.AT), SnapshotArrived(later, 2.0), now=5.0)
+    assert "FROZEN at" in text
+    assert "running    37" in text
+
+
+def test_a_frozen_page_still_tells_of_a_lost_connection():
+    text = page(sample.serving(), Freeze(1.0, sample.AT), Disconnected("gone", 2.0, 9.0), now=5.0)
+    assert "FROZEN" in text
+    assert "NO CONNECTION" in text
+
+
+def test_a_viewer_is_told_that_the_console_is_read_only():
+    assert "viewer (read-only)" in page(sample.serving(), role=Role.VIEWER)
+
+
+@pytest.mark.parametrize(("width", "height"), [(79, 23), (80, 22), (40, 5), (60, 10)])
+def test_a_terminal_too_small_still_shows_the_essence(width, height):
+    text = page(sample.serving(), width=width, height=height)
+    assert "SERVING" in text
+    assert "KV 68.2 %" in text
+    assert "run 37 wait 12" in text
+    assert "80x24 needed" in text
+
+
+def test_more_gpus_than_rows_are_summed_up():
+    gpus = [
+        Gpu(index=i, name="H200", utilization=0.1 * i, memory_used_bytes=10 << 30, memory_total_bytes=141 << 30)
+        for i in range(8)
+    ]
+    text = page(sample.serving(gpus=gpus))
+    assert "GPU 0-7" in text
+    assert "80.0 of 1128 GiB" in text
+
+
+def test_a_mig_slice_without_utilisation_shows_dashes():
+    assert "busy      –   memory – of –" in page(sample.serving(gpus=[Gpu(index=0, name="MIG 1g.18gb")]))
+
+
+def test_a_large_terminal_shows_all_three_windows_and_the_processes():
+    text = page(sample.serving(), width=160, height=49)
+    for what in ("10 s", "1 min", "5 min", "in the queue", "VLLM::EngineCore (4300)", "python3 (991)  not ours"):
+        assert what in text
+
+
+def test_names_from_outside_cannot_drive_the_terminal():
+    base = sample.serving()
+    nasty = msgspec.structs.replace(base, host=msgspec.structs.replace(base.host, name="a\x1b[2J"))
+    assert "\x1b" not in page(nasty)
+
+
+def test_a_deep_draft_that_does_not_fit_says_how_many_positions_are_left_out():
+    base = sample.serving()
+    deep = msgspec.structs.replace(base.speculation, per_position=[0.5] * 15, k=15, k_max=15)
+    text = page(msgspec.structs.replace(base, speculation=deep))
+    assert "+7" in text
