@@ -40,7 +40,7 @@ def until() -> Until:
 
     async def wait(condition: Callable[[], object]) -> None:
         async with asyncio.timeout(DEADLINE_S):
-            while not condition():  # noqa: ASYNC110 - conditions of a process under test raise no event
+            while not condition():
                 await asyncio.sleep(0.005)
 
     return wait
