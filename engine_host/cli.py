@@ -74,6 +74,10 @@ def _port(text: str) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    from engine_host.supervisor import become_host
+
+    if (exit_code := become_host()) is not None:
+        return exit_code
     from engine_host.engine.vllm_engine import require_vllm
     from engine_host.host import HostOptions, run_host
     from engine_host.profile import find_profile, load_profile

@@ -82,7 +82,8 @@ class RealHost:
             ],
             env=self.environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            process_group=0,
             stderr=(self.home / "stderr.txt").open("a"),
             text=True,
         )

@@ -78,3 +78,16 @@ def test_a_signal_during_the_start_ends_it_at_once(tmp_path: Path) -> None:
         until(lambda: not alive(family), 10, "no process left")
     finally:
         host.end()
+
+
+def test_a_killed_host_leaves_no_process_behind(tmp_path: Path) -> None:
+    host = RealHost(tmp_path, HERE / "engine.toml").start()
+    try:
+        pid = until(lambda: host.status().get("host", {}).get("pid"), 30, "the host's pid")
+        family = until(lambda: (c := host.children()) and len(c) >= 2 and c, 120, "an engine process")
+        psutil.Process(pid).kill()
+        assert host.process.wait(20) == 1
+        assert "killed by SIGKILL" in host.stderr()
+        until(lambda: not alive(family), 10, "no process left")
+    finally:
+        host.end()

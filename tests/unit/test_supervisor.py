@@ -1,0 +1,81 @@
+"""The parent in the terminal: passes signals on, passes the exit code back, clears up after a killed host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+HOST = """
+import os, signal, subprocess, sys, time
+from engine_host.supervisor import become_host
+
+code = become_host()
+if code is not None:
+    sys.exit(code)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open(sys.argv[1], "w").write(f"{os.getpid()} {child.pid}\\n")
+
+
+def leave(number, frame):
+    child.kill()
+    child.wait()
+    sys.exit(7)
+
+
+signal.signal(signal.SIGTERM, leave)
+signal.signal(signal.SIGINT, leave)
+time.sleep(600)
+"""
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.02)
+    raise AssertionError("timed out")
+
+
+def started(tmp_path: Path) -> tuple[subprocess.Popen[bytes], list[psutil.Process]]:
+    """The supervisor, in a process group of its own, and the processes of its host."""
+    note = tmp_path / "pids"
+    supervisor = subprocess.Popen([sys.executable, "-c", HOST, str(note)], stderr=subprocess.PIPE, process_group=0)
+    text = until(lambda: note.exists() and note.read_text().endswith("\n") and note.read_text())
+    return supervisor, [psutil.Process(int(pid)) for pid in text.split()]
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
+
+
+def test_a_signal_reaches_the_host_alone_and_its_exit_code_comes_back(tmp_path: Path) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        (tmp_path / number.name).mkdir()
+        supervisor, family = started(tmp_path / number.name)
+        os.killpg(supervisor.pid, number)
+        assert supervisor.wait(15) == 7
+        until(lambda family=family: gone(family))
+
+
+def test_what_a_killed_host_leaves_behind_is_ended(tmp_path: Path) -> None:
+    supervisor, family = started(tmp_path)
+    family[0].kill()
+    assert supervisor.wait(15) == 1
+    assert supervisor.stderr is not None and b"killed by SIGKILL; 1 of its processes" in supervisor.stderr.read()
+    assert gone(family)
+
+
+def test_a_host_whose_supervisor_is_killed_ends_too(tmp_path: Path) -> None:
+    supervisor, family = started(tmp_path)
+    supervisor.kill()
+    supervisor.wait(15)
+    until(lambda: gone(family))
