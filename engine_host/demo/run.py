@@ -46,6 +46,9 @@ SOCKET_S = 90.0
 ENGINE_S = 900.0
 """From the socket to a serving engine; 20 to 60 s are usual, a first start on a slow disk takes minutes."""
 
+DRAIN_MARGIN_S = 10.0
+"""After the drain the host shuts its engine down in order, which takes 2 to 5 s; then it is told again."""
+
 POLL_S = 0.25
 
 PORTS_TRIED = 20
@@ -121,8 +124,8 @@ class Demo:
             self.is_stopping = True
             with Step("stopping the engine host") as step:
                 step.phase("ctrl-C again to stop without waiting")
-                await child.stop(self.drain_s + 5, self.force)
-                step.done("stopped")
+                await child.stop(self.drain_s + DRAIN_MARGIN_S, self.force)
+                step.done("nothing of it is left")
 
     async def _find_place(self) -> Place:
         """The first port that is free or has a demo of ours; only the given one where one is given."""
