@@ -51,6 +51,7 @@ DRAIN_MARGIN_S = 10.0
 
 POLL_S = 0.25
 
+FIRST_PORT = 8000
 PORTS_TRIED = 20
 
 INTERRUPTED = 130
@@ -129,7 +130,7 @@ class Demo:
 
     async def _find_place(self) -> Place:
         """The first port that is free or has a demo of ours; only the given one where one is given."""
-        first = self.port or 8000
+        first = self.port or FIRST_PORT
         for port in range(first, first + (1 if self.port else PORTS_TRIED)):
             place = Place(port, default_socket(port))
             if (snapshot := await _demo_on(place.socket)) is not None:
@@ -384,7 +385,9 @@ async def run_until_interrupted(demo: Demo) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m engine_host.demo.run", description="The demo; see `make help`.")
-    parser.add_argument("--port", type=int, help="the OpenAI API's port (default: the first free one from 8000)")
+    parser.add_argument(
+        "--port", type=int, help=f"the OpenAI API's port (default: the first free one from {FIRST_PORT})"
+    )
     options = parser.parse_args(argv)
     try:
         if options.port is not None and not 0 < options.port < 65_536:
