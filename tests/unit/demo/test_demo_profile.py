@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from engine_host.demo import run
+from engine_host.demo import place, run
 
-PROFILE = tomllib.loads(run.PROFILE.read_text())
+PROFILE = tomllib.loads(place.PROFILE.read_text())
 ENGINE = PROFILE["engine"]
 
 BLOCK_BYTES = ENGINE["block_size"] * 30 * 2 * 3 * 64 * 2
@@ -35,19 +35,19 @@ def test_five_tokens_are_drafted_from_the_prompt() -> None:
 
 
 def test_the_profile_is_used_as_it_is_where_the_cache_is_in_its_usual_place() -> None:
-    assert ENGINE["model"] == run.MODEL_IN_PROFILE
-    assert run.profile_for(Path(run.MODEL_IN_PROFILE).expanduser()) == run.PROFILE
+    assert ENGINE["model"] == place.MODEL_IN_PROFILE
+    assert place.profile_for(Path(place.MODEL_IN_PROFILE).expanduser()) == place.PROFILE
 
 
 def test_another_cache_gets_a_copy_that_differs_in_the_model_alone(tmp_path: Path) -> None:
     model_dir = tmp_path / 'a "quoted" place' / "models" / "SmolLM2-135M-Instruct"
     model_dir.mkdir(parents=True)
-    copy = run.profile_for(model_dir)
+    copy = place.profile_for(model_dir)
     profile = tomllib.loads(copy.read_text())
     assert profile["engine"].pop("model") == str(model_dir)
     assert profile["engine"] == {key: value for key, value in ENGINE.items() if key != "model"}
-    assert copy.stem == run.PROFILE.stem
+    assert copy.stem == place.PROFILE.stem
 
 
 def test_the_drain_is_short_and_read_from_the_profile() -> None:
-    assert run.drain_timeout_s(run.PROFILE) == pytest.approx(5)
+    assert place.drain_timeout_s(place.PROFILE) == pytest.approx(5)

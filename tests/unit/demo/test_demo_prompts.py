@@ -5,11 +5,11 @@ from itertools import islice
 
 import pytest
 
-from engine_host.demo import run
 from engine_host.demo.model import model_path
+from engine_host.demo.place import PROFILE
 from engine_host.demo.prompts import HANDBOOK, Prompt, prompts
 
-ENGINE = tomllib.loads(run.PROFILE.read_text())["engine"]
+ENGINE = tomllib.loads(PROFILE.read_text())["engine"]
 MANY = list(islice(prompts(seed=1), 500))
 
 FEWEST_CHARACTERS_A_TOKEN = 2.0

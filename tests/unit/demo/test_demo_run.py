@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine_host.demo import child, run
+from engine_host.demo import child, place, run
+from engine_host.demo.place import PROFILE, state_dir
 from engine_host.demo.run import Demo, Programs
 from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.snapshot import Engine, Host, ProfileRef, Snapshot, State
@@ -27,7 +28,7 @@ PROGRAMS = Programs(
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Sockets and state in a directory of the test's own; the socket's path must stay short."""
     monkeypatch.setenv("VLLM_CONSOLE_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -54,11 +55,11 @@ def console_quits_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 
 
 def demo(port: int, seconds: float | None = None, drain_s: float = 0.2) -> Demo:
-    return Demo(PROGRAMS, run.PROFILE, drain_s, seconds, port)
+    return Demo(PROGRAMS, PROFILE, drain_s, seconds, port)
 
 
 def recorded(port: int, name: str) -> int:
-    return int((run.state_dir(port) / name).read_text())
+    return int((state_dir(port) / name).read_text())
 
 
 def is_alive(pid: int) -> bool:
@@ -68,7 +69,7 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(place: Path) -> Iterator[None]:
+def nothing_is_left(directory: Path) -> Iterator[None]:
     yield
     left = [p for p in psutil.Process().children(recursive=True) if "stand_in" in " ".join(p.cmdline())]
     for process in left:
@@ -84,9 +85,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @contextlib.asynccontextmanager
 async def a_host_already_there(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
-    state = run.state_dir(port)
+    state = state_dir(port)
     state.mkdir(parents=True)
-    arguments = ["serve", str(run.PROFILE), "--socket", str(default_socket(port))]
+    arguments = ["serve", str(PROFILE), "--socket", str(default_socket(port))]
     arguments += ["--port", str(port), "--state-dir", str(state)]
     host = await asyncio.create_subprocess_exec(*PROGRAMS.host, *arguments)
     try:
@@ -114,19 +115,19 @@ async def test_quitting_the_console_stops_the_host(
     port: int, behaves: Callable[[str], None], console_quits_at: Callable[[Path], None]
 ) -> None:
     behaves("serves")
-    console_quits_at(run.state_dir(port) / "requests")  # so the load began while the console was open
+    console_quits_at(state_dir(port) / "requests")  # so the load began while the console was open
     assert await demo(port).run() == 0
     assert not is_alive(recorded(port, "pid"))
     assert recorded(port, "sigterms") == 1
 
 
 async def test_the_console_opens_before_the_engine_serves(
-    port: int, behaves: Callable[[str], None], console_quits_at: Callable[[Path], None], place: Path
+    port: int, behaves: Callable[[str], None], console_quits_at: Callable[[Path], None], directory: Path
 ) -> None:
     behaves("serves")
-    console_quits_at(place)  # quits at once
+    console_quits_at(directory)  # quits at once
     assert await demo(port).run() == 0
-    assert not (run.state_dir(port) / "requests").exists()
+    assert not (state_dir(port) / "requests").exists()
 
 
 async def test_a_host_that_drains_on_is_told_twice(
@@ -164,19 +165,19 @@ async def test_an_engine_that_does_not_start_is_told_with_its_reason(
 
 
 async def test_a_failed_engine_is_still_told_when_the_console_is_closed(
-    port: int, behaves: Callable[[str], None], console_quits_at: Callable[[Path], None], place: Path
+    port: int, behaves: Callable[[str], None], console_quits_at: Callable[[Path], None], directory: Path
 ) -> None:
     behaves("fails")
-    console_quits_at(place / "later")
-    asyncio.get_running_loop().call_later(1.0, (place / "later").touch)
+    console_quits_at(directory / "later")
+    asyncio.get_running_loop().call_later(1.0, (directory / "later").touch)
     with pytest.raises(OperatorError, match="no room for the KV cache"):
         await demo(port).run()
 
 
 async def test_a_host_that_ends_at_once_shows_its_last_words(port: int, behaves: Callable[[str], None]) -> None:
     behaves("exits")
-    run.state_dir(port).mkdir(parents=True)
-    (run.state_dir(port) / "engine-host.log").write_text("words of an earlier run\n")
+    state_dir(port).mkdir(parents=True)
+    (state_dir(port) / "engine-host.log").write_text("words of an earlier run\n")
     with pytest.raises(OperatorError, match=r"status 2 .*\n +engine-host: profile is broken\n +mend it") as raised:
         await demo(port, seconds=1).run()
     assert "earlier run" not in raised.value.fact
@@ -192,7 +193,7 @@ async def test_a_running_demo_is_shown_and_left_running(
         assert json.loads(captured.out) == {"state": "serving"}
         assert "already runs" in captured.err
         assert recorded(port, "pid") == host.pid
-        assert not (run.state_dir(port) / "sigterms").exists()
+        assert not (state_dir(port) / "sigterms").exists()
 
 
 async def test_somebody_elses_host_is_neither_loaded_nor_stopped(
@@ -204,20 +205,20 @@ async def test_somebody_elses_host_is_neither_loaded_nor_stopped(
         with pytest.raises(OperatorError, match=f"Port {port} is taken") as raised:
             await demo(port, seconds=0.3).run()
         assert raised.value.exit_code == 2
-        assert not (run.state_dir(port) / "requests").exists()
-        assert not (run.state_dir(port) / "sigterms").exists()
+        assert not (state_dir(port) / "requests").exists()
+        assert not (state_dir(port) / "sigterms").exists()
 
 
 async def test_the_next_free_port_is_used_and_said(
     port: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run, "FIRST_PORT", port)
+    monkeypatch.setattr(place, "FIRST_PORT", port)
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", port))
         holder.listen()
-        place = await Demo(PROGRAMS, run.PROFILE, 0.2, 1.0)._find_place()
-    assert place.port > port
-    assert f"port {port} is taken; using {place.port}" in capfd.readouterr().err
+        found = await place.find_place(None)
+    assert found.port > port
+    assert f"port {port} is taken; using {found.port}" in capfd.readouterr().err
 
 
 async def interrupted(demo: Demo, when: Callable[[], bool], times: int = 1) -> int:
@@ -233,20 +234,20 @@ async def interrupted(demo: Demo, when: Callable[[], bool], times: int = 1) -> i
 
 async def test_ctrl_c_while_the_load_runs_stops_everything(port: int, behaves: Callable[[str], None]) -> None:
     behaves("serves")
-    started = run.state_dir(port) / "requests"
+    started = state_dir(port) / "requests"
     assert await interrupted(demo(port, seconds=60), started.exists) == 130
     assert not is_alive(recorded(port, "pid"))
 
 
 async def test_ctrl_c_while_the_engine_starts_stops_everything(port: int, behaves: Callable[[str], None]) -> None:
     behaves("serves")
-    assert await interrupted(demo(port, seconds=60), (run.state_dir(port) / "pid").exists) == 130
+    assert await interrupted(demo(port, seconds=60), (state_dir(port) / "pid").exists) == 130
     assert not is_alive(recorded(port, "pid"))
 
 
 async def test_a_second_ctrl_c_does_not_wait_for_the_drain(port: int, behaves: Callable[[str], None]) -> None:
     behaves("stubborn")
-    started = run.state_dir(port) / "requests"
+    started = state_dir(port) / "requests"
     began = time.monotonic()
     assert await interrupted(demo(port, seconds=60, drain_s=60), started.exists, times=2) == 130
     assert time.monotonic() - began < 30
