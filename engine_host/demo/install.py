@@ -185,12 +185,7 @@ def _make_venv(step: Step) -> None:
         is_usable = False
     if not is_usable:
         step.phase("making the virtual environment")
-        made = subprocess.run(
-            [sys.executable, "-m", "venv", "--clear", str(VENV)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
+        made = _run([sys.executable, "-m", "venv", "--clear", str(VENV)])
         if made.returncode:
             said = (made.stdout + made.stderr).strip().splitlines() or ["it said nothing"]
             minor = "{}.{}".format(*sys.version_info[:2])

@@ -10,13 +10,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import errno
-import json
 import os
 import signal
-import socket
 import sys
-import tomllib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,15 +20,19 @@ from pathlib import Path
 from engine_host.demo import hostlink, model
 from engine_host.demo.child import HostChild
 from engine_host.demo.load import Load, Report
+from engine_host.demo.place import (
+    FIRST_PORT,
+    Place,
+    drain_timeout_s,
+    find_place,
+    profile_for,
+    say,
+    state_dir,
+    where_to_look,
+)
 from engine_host.demo.progress import Step
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_TIMED_OUT, OperatorError
 from engine_host.protocol.snapshot import Snapshot, State
-from engine_host.protocol.sockets import default_socket
-
-PROFILE = Path(__file__).resolve().parents[2] / "profiles" / "demo.toml"
-
-MODEL_IN_PROFILE = "~/.cache/vllm-console/models/SmolLM2-135M-Instruct"
-"""What the profile says; a user with XDG_CACHE_HOME gets a copy of the profile that says where it is instead."""
 
 DEFAULT_SECONDS = 20.0
 """Of load, where there is no terminal and DEMO_SECONDS does not say."""
@@ -46,9 +46,10 @@ SOCKET_S = 90.0
 ENGINE_S = 900.0
 """From the socket to a serving engine; 20 to 60 s are usual, a first start on a slow disk takes minutes."""
 
-POLL_S = 0.25
+DRAIN_MARGIN_S = 10.0
+"""After the drain the host shuts its engine down in order, which takes 2 to 5 s; then it is told again."""
 
-PORTS_TRIED = 20
+POLL_S = 0.25
 
 INTERRUPTED = 130
 """Exit status after ctrl-C, as shells have it."""
@@ -66,19 +67,6 @@ class Programs:
         """Those beside the Python that runs this: a venv need not be on PATH."""
         beside = Path(sys.executable).parent
         return cls([str(beside / "engine-host")], [str(beside / "vllm-console")])
-
-
-@dataclass
-class Place:
-    """Where the demo's host is, and whether it is ours to stop."""
-
-    port: int
-    socket: Path
-    child: HostChild | None = None
-    is_found: bool = False
-    """A demo runs there already: it is shown, and left running."""
-    is_busy: bool = False
-    """The demo found there has requests running: somebody's load is on it."""
 
 
 @dataclass
@@ -103,7 +91,7 @@ class Demo:
 
     @contextlib.asynccontextmanager
     async def _host(self) -> AsyncIterator[Place]:
-        place = await self._find_place()
+        place = await find_place(self.port)
         if place.is_found:
             say(f"a demo already runs on port {place.port}; showing that one, and leaving it running afterwards")
             say(f"to stop it: vllm-console -t {place.socket} stop")
@@ -121,27 +109,8 @@ class Demo:
             self.is_stopping = True
             with Step("stopping the engine host") as step:
                 step.phase("ctrl-C again to stop without waiting")
-                await child.stop(self.drain_s + 5, self.force)
-                step.done("stopped")
-
-    async def _find_place(self) -> Place:
-        """The first port that is free or has a demo of ours; only the given one where one is given."""
-        first = self.port or 8000
-        for port in range(first, first + (1 if self.port else PORTS_TRIED)):
-            place = Place(port, default_socket(port))
-            if (snapshot := await _demo_on(place.socket)) is not None:
-                place.is_found = True
-                place.is_busy = bool(snapshot.queue.running)
-                return place
-            if _is_free(port):
-                if port != first:
-                    say(f"port {first} is taken; using {port}")
-                return place
-        raise OperatorError(
-            f"Port {first} is taken." if self.port else f"Ports {first} to {first + PORTS_TRIED - 1} are all taken.",
-            "See who holds it with `ss -ltnp`, or name another: python -m engine_host.demo.run --port 9000",
-            exit_code=EXIT_INVALID,
-        )
+                await child.stop(self.drain_s + DRAIN_MARGIN_S, self.force)
+                step.done("nothing of it is left")
 
     async def _until_socket(self, place: Place) -> Snapshot:
         """The first snapshot. Raises `OperatorError` when the host ends or stays silent."""
@@ -153,7 +122,7 @@ class Demo:
             if asyncio.get_running_loop().time() > deadline:
                 raise OperatorError(
                     f"The engine host did not open {place.socket} within {SOCKET_S:.0f} s.",
-                    _where_to_look(place),
+                    where_to_look(place),
                     exit_code=EXIT_TIMED_OUT,
                 )
             await asyncio.sleep(POLL_S)
@@ -174,7 +143,7 @@ class Demo:
             if asyncio.get_running_loop().time() > deadline:
                 raise OperatorError(
                     f"The engine does not serve after {ENGINE_S:.0f} s.",
-                    _where_to_look(place),
+                    where_to_look(place),
                     exit_code=EXIT_TIMED_OUT,
                 )
             await asyncio.sleep(POLL_S)
@@ -184,7 +153,7 @@ class Demo:
             lines = "".join(f"\n    {line}" for line in place.child.last_lines(12))
             raise OperatorError(
                 f"The engine host ended with status {place.child.returncode} while it started:{lines}",
-                _where_to_look(place),
+                where_to_look(place),
                 exit_code=EXIT_FAILED,
             )
 
@@ -233,7 +202,7 @@ class Demo:
         if not load.report.completed:
             raise OperatorError(
                 f"No request succeeded in {seconds:g} s; the last error: {load.report.last_error or 'none yet'}.",
-                _where_to_look(place),
+                where_to_look(place),
                 exit_code=EXIT_FAILED,
             )
         return exit_code
@@ -279,27 +248,6 @@ async def _print_console_status(command: Sequence[str]) -> int:
             await console.wait()
 
 
-async def _demo_on(path: Path) -> Snapshot | None:
-    """The snapshot of a host on this socket that runs the demo's profile; somebody else's host is none of ours."""
-    with contextlib.suppress(hostlink.HostSilent):
-        snapshot = await hostlink.status(path)
-        if snapshot.profile.name == PROFILE.stem:
-            return snapshot
-    return None
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                return False
-            raise
-        return True
-
-
 def start_phase(snapshot: Snapshot) -> str:
     """Where the engine's start stands, in words: `loading weights, about 12 s to go`."""
     engine = snapshot.engine
@@ -314,32 +262,7 @@ def engine_failure(snapshot: Snapshot, place: Place) -> OperatorError:
     failure = snapshot.engine.failure
     reason = failure.reason if failure else f"the host is {snapshot.state}"
     lines = "".join(f"\n    {line}" for line in failure.lines) if failure else ""
-    return OperatorError(f"The engine did not start: {reason}{lines}", _where_to_look(place), exit_code=EXIT_FAILED)
-
-
-def _where_to_look(place: Place) -> str:
-    return f"The host's whole output: {state_dir(place.port) / 'engine-host.log'}"
-
-
-def state_dir(port: int) -> Path:
-    """Logs and the audit trail of the demo's host, apart from those of a host in earnest."""
-    base = os.environ.get("XDG_STATE_HOME")
-    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".local" / "state"
-    return root / "vllm-console" / f"demo-{port}"
-
-
-def profile_for(model_dir: Path) -> Path:
-    """The demo profile, or a copy that names `model_dir` where the cache is not in its usual place."""
-    text = PROFILE.read_text(encoding="utf-8")
-    if model_dir == Path(MODEL_IN_PROFILE).expanduser():
-        return PROFILE
-    copy = model_dir.parent.parent / "demo.toml"
-    copy.write_text(text.replace(f'"{MODEL_IN_PROFILE}"', json.dumps(str(model_dir))), encoding="utf-8")
-    return copy
-
-
-def drain_timeout_s(profile: Path) -> float:
-    return float(tomllib.loads(profile.read_text(encoding="utf-8"))["switch"]["drain_timeout_s"])
+    return OperatorError(f"The engine did not start: {reason}{lines}", where_to_look(place), exit_code=EXIT_FAILED)
 
 
 def seconds_of_load(wanted: str | None, *, has_terminal: bool) -> float | None:
@@ -355,10 +278,6 @@ def seconds_of_load(wanted: str | None, *, has_terminal: bool) -> float | None:
         "For example: make demo DEMO_SECONDS=20",
         exit_code=EXIT_INVALID,
     )
-
-
-def say(text: str) -> None:
-    print(f"demo: {text}", file=sys.stderr, flush=True)
 
 
 async def run_until_interrupted(demo: Demo) -> int:
@@ -381,7 +300,9 @@ async def run_until_interrupted(demo: Demo) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m engine_host.demo.run", description="The demo; see `make help`.")
-    parser.add_argument("--port", type=int, help="the OpenAI API's port (default: the first free one from 8000)")
+    parser.add_argument(
+        "--port", type=int, help=f"the OpenAI API's port (default: the first free one from {FIRST_PORT})"
+    )
     options = parser.parse_args(argv)
     try:
         if options.port is not None and not 0 < options.port < 65_536:
