@@ -17,10 +17,10 @@ _PHASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"Starting to load model|Loading model from scratch|Loading safetensors", "loading weights"),
         (r"Loading weights took|Model loading took", "weights loaded"),
         (r"Loading drafter model", "loading the draft"),
-        (r"Warming up model|torch\.compile|Dynamo bytecode|Compiling a graph|AOT compil", "compiling"),
+        (r"Warming up model|torch\.compile takes|Dynamo bytecode|Compiling a graph", "compiling"),
         (r"profiling/warmup run|Warming up done|Available KV cache memory", "measuring memory"),
         (r"KV cache size|KV cache for|num_gpu_blocks", "allocating the KV cache"),
-        (r"Captur\w+ (?:CUDA|cuda)\s?graph|CUDA graph", "capturing CUDA graphs"),
+        (r"Captur\w+ (?:CUDA|cuda)\s?graph", "capturing CUDA graphs"),
         (r"init engine .* took|Supported tasks", "starting the API"),
     )
 )

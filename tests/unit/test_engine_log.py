@@ -54,6 +54,10 @@ def test_log_lines_announce_the_phase_of_a_start(line: str, phase: str) -> None:
     assert found is not None and phase in found
 
 
+def test_a_line_about_what_is_switched_off_announces_nothing() -> None:
+    assert phase_of("WARNING 11-29 [v.py:1] Enforce eager set, disabling torch.compile and CUDAGraphs.") is None
+
+
 def test_an_ordinary_line_announces_nothing() -> None:
     assert phase_of('INFO:     127.0.0.1:41312 - "GET /v1/models HTTP/1.1" 200 OK') is None
 

@@ -31,7 +31,7 @@ async def run_until(load: Load, is_enough: Callable[[Report], bool]) -> Report:
     """Run the load until its report satisfies `is_enough`, then stop it as its owner does, by cancelling."""
     task = asyncio.create_task(load.run())
     async with asyncio.timeout(20):
-        while not is_enough(load.report):  # noqa: ASYNC110  (the load owes nobody an event)
+        while not is_enough(load.report):
             await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

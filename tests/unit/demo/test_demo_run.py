@@ -79,7 +79,7 @@ def nothing_is_left(directory: Path) -> Iterator[None]:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110  (it is about files and other processes)
+        while not condition():
             await asyncio.sleep(0.02)
 
 
