@@ -150,7 +150,7 @@ def requests(snapshot: Snapshot) -> list[Line]:
         (f"  ({fmt.window(queue.window_s)})", Tone.FAINT),
     ]
     if what := trouble(snapshot):
-        second += [("   ", Tone.PLAIN), (f"▲ {fmt.clean(what)}", Tone.BAD)]
+        second += [("   ", Tone.PLAIN), (f" ▲ {fmt.clean(what)} ", Tone.BAD)]
     else:
         reasons = [f"{fmt.clean(name)} {fmt.count(n)}" for name, n in sorted(queue.waiting_by_reason.items()) if n]
         second += [("   waiting for: " + ", ".join(reasons) if reasons else "", Tone.PLAIN)]
@@ -334,7 +334,8 @@ def event_pieces(event: Event, with_date: bool = False) -> list[Piece]:
     who = "" if event.who == "host" else f" ({fmt.clean(event.who)})"
     return [
         (f"{fmt.date(event.at) if with_date else fmt.clock(event.at)} ", Tone.FAINT),
-        (f"{glyph} ", tone),
+        (glyph, tone),
+        (" ", Tone.PLAIN),
         (fmt.clean(event.text), Tone.STRONG if tone is Tone.BAD else Tone.PLAIN),
         (who, Tone.FAINT),
     ]

@@ -16,6 +16,7 @@ from typing import ClassVar, Protocol
 
 from textual.app import App
 from textual.binding import BindingType
+from textual.worker import WorkerFailed
 
 from console.connect import Target
 from console.consequence import METHOD_STOP, deadline_s
@@ -102,9 +103,10 @@ class ConsoleApp(App[int]):
             self._close_messages_no_wait()
 
     @property
-    def broke_by(self) -> Exception | None:
+    def broke_by(self) -> BaseException | None:
         """The unhandled exception that ended the app, if one did."""
-        return self._exception
+        error = self._exception
+        return error.error if isinstance(error, WorkerFailed) else error
 
     def _received(self, message: Message) -> None:
         self.state = reduce(self.state, message)
