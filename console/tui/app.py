@@ -115,7 +115,7 @@ class ConsoleApp(App[int]):
                 self.draw()
 
     def _tick(self) -> None:
-        if _terminal_is_gone():
+        if not self.is_headless and _terminal_is_gone():
             self.exit(0)
             return
         if self._clock() - self._drawn_at > TICK_S * 0.9:
