@@ -51,7 +51,9 @@ class ConnectionLost(OperatorError):
 
     def __init__(self, reason: str, *, was_sent: bool = True) -> None:
         super().__init__(
-            f"the connection to the host was lost: {reason}.",
+            f"the connection to the host was lost: {reason}."
+            if was_sent
+            else f"nothing was sent: there is no connection to the host ({reason}).",
             "See whether the host still runs: vllm-console status",
             exit_code=EXIT_UNREACHABLE,
         )

@@ -49,10 +49,10 @@ def _rows(events: Sequence[Event], width: int) -> list[Line]:
         return [line(("  none yet", Tone.FAINT))]
     rows: list[Line] = []
     for event in events:
-        stamp, glyph, (text, tone), who = panels.event_pieces(event, with_date=True)
+        stamp, glyph, gap, (text, tone), who = panels.event_pieces(event, with_date=True)
         lead = f"{event.seq:>6} "
-        indent = len(lead) + len(stamp[0]) + len(glyph[0])
+        indent = len(lead) + len(stamp[0]) + len(glyph[0] + gap[0])
         parts = textwrap.wrap(text + who[0], max(20, width - indent - 1)) or [""]
-        rows.append(line((lead, Tone.FAINT), stamp, glyph, (parts[0], tone)))
+        rows.append(line((lead, Tone.FAINT), stamp, glyph, gap, (parts[0], tone)))
         rows += [line(" " * indent, (part, tone)) for part in parts[1:]]
     return rows

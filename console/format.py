@@ -116,12 +116,19 @@ def share(used: int | None, total: int | None) -> str:
 
 def clock(unix_time: float) -> str:
     """Time of day where the operator sits: `14:03:22`."""
-    return time.strftime("%H:%M:%S", time.localtime(unix_time))
+    return _local("%H:%M:%S", unix_time)
 
 
 def date(unix_time: float) -> str:
     """`2026-11-29 14:03:22`, for lists that reach back over days."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_time))
+    return _local("%Y-%m-%d %H:%M:%S", unix_time)
+
+
+def _local(pattern: str, unix_time: float) -> str:
+    try:
+        return time.strftime(pattern, time.localtime(unix_time))
+    except (OverflowError, ValueError, OSError):  # a host may send any number
+        return DASH
 
 
 def window(seconds: float | None) -> str:
@@ -176,7 +183,7 @@ def chart(values: Sequence[float | None], top: float, height: int) -> list[str]:
     for value in values:
         filled = 0
         if value is not None and math.isfinite(value):
-            filled = max(1, min(steps, round(value / top * steps) if top > 0 else 1))
+            filled = max(1, round(min(1.0, value / top) * steps) if top > 0 else 1)
         for row in range(height):
             level = min(len(_LEVELS), max(0, filled - (height - 1 - row) * len(_LEVELS)))
             rows[row] += _LEVELS[level - 1] if level else " "

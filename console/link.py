@@ -74,7 +74,7 @@ class Link:
     async def act(self, method: str, params: Any, deadline_s: float) -> Applied:
         """Call a changing method once; raises as `Client.call`."""
         if self._client is None:
-            raise ConnectionLost("there is none now", was_sent=False)
+            raise ConnectionLost("it is being tried again", was_sent=False)
         return await self._client.read(method, Applied, params, deadline_s)
 
     async def _serve_one_connection(self) -> str:

@@ -60,7 +60,7 @@ def title(state: State, snapshot: Snapshot, now: float, width: int) -> Line:
     if is_stale(state, now):
         word, tone = f"{word} ?", Tone.FAINT
     name = fmt.clean(snapshot.host.name)
-    lead = line((f" {name}", Tone.STRONG), "  ", (word, tone), "  ")
+    lead = line((name, Tone.STRONG), "  ", (word, tone), "  ")
     return (*lead, *panels.header(snapshot, max(10, width - cells(lead))))
 
 

@@ -35,6 +35,11 @@ def sub(text: str) -> Piece:
     return f"  {text:<{LABEL - 2}}", Tone.PLAIN
 
 
+def over(window_s: float | None) -> Piece:
+    """The window that a rate or ratio was taken over; nothing while it has none."""
+    return ("" if window_s is None else f"  ({fmt.window(window_s)})", Tone.FAINT)
+
+
 def header(snapshot: Snapshot, width: int) -> Line:
     """Who and what: host, profile, model, version, uptime."""
     version = snapshot.engine.vllm_version
@@ -124,7 +129,7 @@ def prefix(snapshot: Snapshot) -> Line:
     return line(
         label("Prefix"),
         f"hit rate {fmt.percent(cache.hit_rate):>7}   of {fmt.si(cache.queried_tokens):>5} prompt tokens looked up",
-        (f"  ({fmt.window(cache.window_s)})", Tone.FAINT),
+        over(cache.window_s),
     )
 
 
@@ -147,10 +152,10 @@ def requests(snapshot: Snapshot) -> list[Line]:
     second = [
         (" " * LABEL, Tone.PLAIN),
         (f"preempted {fmt.rate(queue.preemptions_per_s):>7}", preempting),
-        (f"  ({fmt.window(queue.window_s)})", Tone.FAINT),
+        over(queue.window_s),
     ]
     if what := trouble(snapshot):
-        second += [("   ", Tone.PLAIN), (f"▲ {fmt.clean(what)}", Tone.BAD)]
+        second += [("   ", Tone.PLAIN), (f" ▲ {fmt.clean(what)} ", Tone.BAD)]
     else:
         reasons = [f"{fmt.clean(name)} {fmt.count(n)}" for name, n in sorted(queue.waiting_by_reason.items()) if n]
         second += [("   waiting for: " + ", ".join(reasons) if reasons else "", Tone.PLAIN)]
@@ -162,7 +167,7 @@ def speculation(snapshot: Snapshot, width: int) -> list[Line]:
     spec = snapshot.speculation
     if spec.method is None:
         return [line(label("Speculate"), ("off: no draft tokens in this profile", Tone.FAINT))]
-    window = (f"  ({fmt.window(spec.window_s)})", Tone.FAINT)
+    window = over(spec.window_s)
     first = line(
         label("Speculate"),
         "acceptance ",
@@ -211,7 +216,7 @@ def tokens(snapshot: Snapshot) -> Line:
         "   in ",
         (f"{fmt.rate(flow.prompt_tokens_per_s):>8}", Tone.STRONG),
         f"   requests done {fmt.rate(flow.requests_per_s):>8}",
-        (f"  ({fmt.window(flow.window_s)})", Tone.FAINT),
+        over(flow.window_s),
     )
 
 
@@ -334,7 +339,8 @@ def event_pieces(event: Event, with_date: bool = False) -> list[Piece]:
     who = "" if event.who == "host" else f" ({fmt.clean(event.who)})"
     return [
         (f"{fmt.date(event.at) if with_date else fmt.clock(event.at)} ", Tone.FAINT),
-        (f"{glyph} ", tone),
+        (glyph, tone),
+        (" ", Tone.PLAIN),
         (fmt.clean(event.text), Tone.STRONG if tone is Tone.BAD else Tone.PLAIN),
         (who, Tone.FAINT),
     ]

@@ -26,32 +26,35 @@ def banner(state: State, live: State, now: float, wall: float) -> Line:
     parts: list[tuple[str, Tone]] = []
     if live.frozen is not None:
         held_s = fmt.duration(wall - live.frozen.wall)
-        parts.append((f" ‖ FROZEN at {fmt.clock(live.frozen.wall)}, {held_s} ago: p goes on ", Tone.WARN))
+        parts.append((f"‖ FROZEN at {fmt.clock(live.frozen.wall)}, {held_s} ago: p goes on ", Tone.WARN))
     if live.link is Link.DOWN:
         retry = "trying now" if live.retry_at is None else f"next try in {fmt.duration(max(0.0, live.retry_at - now))}"
         gone = fmt.duration(now - live.link_since)
-        parts.append((f" ■ NO CONNECTION for {gone}, {retry} ", Tone.BAD))
+        parts.append((f" × NO CONNECTION for {gone}, {retry} ", Tone.BAD))
         parts.append((f" {fmt.clean(live.link_reason)}", Tone.PLAIN))
     elif live.link is Link.CONNECTING and live.snapshot is None:
-        parts.append((f" connecting to {fmt.clean(live.target)}", Tone.NOTICE))
+        parts.append((f"connecting to {fmt.clean(live.target)}", Tone.NOTICE))
     elif is_stale(live, now):
         age = fmt.duration(data_age_s(live, now))
-        parts.append((f" ▲ STALE: these values are {age} old; the host sends no new ones ", Tone.WARN))
+        parts.append((f"▲ STALE: these values are {age} old; the host sends no new ones ", Tone.WARN))
     elif live.frozen is None:
         return _calm(state)
     return tuple(parts)
 
 
 def _calm(state: State) -> Line:
-    """Nothing to warn of: where the API is, and what this operator may do."""
+    """The screen is fresh: the host's own alert, else where the API is and what this operator may do."""
     if state.snapshot is None:
         return BLANK
+    if alerts := state.snapshot.alerts:
+        more = f"  and {len(alerts) - 1} more" if len(alerts) > 1 else ""
+        return line((f"▲ {fmt.clean(alerts[0].text)}", Tone.WARN), (more, Tone.FAINT))
     role = ROLES[state.hello.role] if state.hello is not None else fmt.DASH
     login = f"{fmt.clean(state.hello.login)}, " if state.hello is not None and state.hello.login else ""
     since = max(0.0, state.snapshot.at - state.snapshot.state_since)
     word = state.snapshot.state.value
     return line(
-        (f" API at http://{fmt.clean(state.snapshot.host.http)}   you: {login}{role}", Tone.FAINT),
+        (f"API at http://{fmt.clean(state.snapshot.host.http)}   you: {login}{role}", Tone.FAINT),
         (f"   {word} for {fmt.duration(since)}", Tone.FAINT),
     )
 
@@ -115,10 +118,10 @@ def _failed(snapshot: Snapshot, width: int, rows: int) -> list[Line]:
         )
         remedy = f"The host {next_step} by itself ({crashes})."
     else:
-        remedy = f"The host has given up ({crashes}). Mend the cause, then restart: R here, or `vllm-console restart`."
+        remedy = f"The host has given up ({crashes}). Mend the cause, then restart (R here, or `vllm-console restart`)."
     said = [text for text in (fmt.clean(t).rstrip() for t in (failure.lines if failure else [])) if text]
     head = [
-        line((f" ■ ENGINE FAILED {when}", Tone.BAD)),
+        line((f" × ENGINE FAILED {when}", Tone.BAD)),
         *(line("  ", (text, Tone.STRONG)) for text in _wrapped(reason, width - 4)[:REASON_ROWS]),
     ]
     tail = [line(("  → " if i == 0 else "    ", Tone.KEY), text) for i, text in enumerate(_wrapped(remedy, width - 5))]

@@ -17,13 +17,13 @@ _STATES: dict[State, tuple[str, Tone]] = {
     State.SWITCHING: ("↔", Tone.WARN),
     State.DRAINING: ("▽", Tone.WARN),
     State.RECOVERING: ("↻", Tone.WARN),
-    State.DEAD: ("■", Tone.BAD),
+    State.DEAD: ("×", Tone.BAD),
 }
 
 _SEVERITIES: dict[Severity, tuple[str, Tone]] = {
     Severity.INFO: ("·", Tone.PLAIN),
     Severity.WARNING: ("▲", Tone.WARN),
-    Severity.ERROR: ("■", Tone.BAD),
+    Severity.ERROR: ("×", Tone.BAD),
 }
 
 ROLES: dict[Role, str] = {
@@ -41,7 +41,8 @@ ROLE_NEEDED: dict[Risk, str] = {
 
 def state_word(state: State) -> Piece:
     glyph, tone = _STATES[state]
-    return f"{glyph} {state.upper()}", tone
+    word = f"{glyph} {state.upper()}"
+    return (f" {word} " if tone is Tone.BAD else word), tone
 
 
 def severity_glyph(severity: Severity) -> Piece:

@@ -16,7 +16,10 @@ from typing import ClassVar, Protocol
 
 from textual.app import App
 from textual.binding import BindingType
+from textual.worker import WorkerFailed
 
+from console import format as fmt
+from console.client import ConnectionLost
 from console.connect import Target
 from console.consequence import METHOD_STOP, deadline_s
 from console.link import Link
@@ -42,8 +45,11 @@ from engine_host.protocol.methods import METHODS, Applied
 
 TICK_S = 1.0
 
-NOTICE_S = 6.0
-"""How long a notice takes the footer's place: long enough to read a sentence, short enough to get the keys back."""
+HINT_S = 6.0
+"""How long a hint takes the footer's place: long enough to read a sentence, short enough to get the keys back."""
+
+OUTCOME_S = 60.0
+"""How long the outcome of an action stays: whoever started it may be looking elsewhere. Any key clears it."""
 
 
 class Source(Protocol):
@@ -102,9 +108,10 @@ class ConsoleApp(App[int]):
             self._close_messages_no_wait()
 
     @property
-    def broke_by(self) -> Exception | None:
+    def broke_by(self) -> BaseException | None:
         """The unhandled exception that ended the app, if one did."""
-        return self._exception
+        error = self._exception
+        return error.error if isinstance(error, WorkerFailed) else error
 
     def _received(self, message: Message) -> None:
         self.state = reduce(self.state, message)
@@ -113,7 +120,7 @@ class ConsoleApp(App[int]):
                 self.draw()
 
     def _tick(self) -> None:
-        if _terminal_is_gone():
+        if not self.is_headless and _terminal_is_gone():
             self.exit(0)
             return
         if self._clock() - self._drawn_at > TICK_S * 0.9:
@@ -133,10 +140,14 @@ class ConsoleApp(App[int]):
     def _footer_notice(self) -> str:
         return self._notice or (f"{self._acting}: waiting for the outcome …" if self._acting else "")
 
-    def notice(self, text: str) -> None:
+    def notice(self, text: str, seconds: float) -> None:
         self._notice = text
-        self._notice_until = self._clock() + NOTICE_S
+        self._notice_until = self._clock() + seconds
         self.draw()
+
+    def on_key(self) -> None:
+        """Whoever presses a key has read the notice."""
+        self._notice = ""
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.draw)
@@ -170,7 +181,7 @@ class ConsoleApp(App[int]):
         self.draw()
 
     def action_hint_quit(self) -> None:
-        self.notice("Nothing was ended. Press q to leave the console; the host runs on.")
+        self.notice("Nothing was ended. Press q to leave the console; the host runs on.", HINT_S)
 
     def _scroll(self, steps: int) -> None:
         if isinstance(self.screen, EventsScreen):
@@ -222,11 +233,14 @@ class ConsoleApp(App[int]):
         try:
             applied = await self._source.act(method, params, deadline_s(method, snapshot))
             said = f"{action.label}: {applied.text}"
+        except ConnectionLost as error:
+            unknown = " The outcome is unknown; it is not sent again." if error.was_sent else ""
+            said = f"{action.label}: {error.fact}{unknown}"
         except OperatorError as error:
             said = f"{action.label}: {error.fact} {error.remedy}"
         finally:
             self._acting = None
-        self.notice(said)
+        self.notice(fmt.clean(said), OUTCOME_S)
 
 
 def _terminal_is_gone() -> bool:

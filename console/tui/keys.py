@@ -108,14 +108,12 @@ def _is_here(action: Action, screen: str) -> bool:
     return action.name == f"screen('{screen}')"
 
 
-def footer(screen: str, state: State, notice: str, width: int) -> Line:
-    """Keys that fit, or for a moment a notice in their place."""
-    if notice:
-        return line((f" {notice}", Tone.NOTICE))
+def footer(screen: str, state: State, width: int) -> Line:
+    """The keys that fit."""
     row: Line = ()
     for action in _by_need(offered(screen, state)):
         label = "go on" if action.name == "freeze" and state.frozen is not None else action.label
-        piece = line((f" {action.shown}", Tone.KEY), f" {label} ")
+        piece = line((action.shown, Tone.KEY), f" {label}  ")
         if cells((*row, *piece)) > width:
             break
         row = (*row, *piece)

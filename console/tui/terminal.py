@@ -16,6 +16,9 @@ from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EX
 if TYPE_CHECKING:
     from console.tui.app import ConsoleApp
 
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that mean: go, in good order."""
+
 
 def run(target: str | None) -> int:
     """Returns the exit code. Refuses before drawing anything where there is nothing to draw on or attach to."""
@@ -55,12 +58,12 @@ def run(target: str | None) -> int:
 
 async def _on_screen(app: ConsoleApp) -> None:
     # Left to themselves these would end the process with the terminal still in raw mode on the alternate screen.
-    for ending in (signal.SIGTERM, signal.SIGHUP):
+    for ending in ENDINGS:
         asyncio.get_running_loop().add_signal_handler(ending, app.exit)
     await app.run_async(mouse=False)
 
 
-def _kept(error: Exception) -> str:
+def _kept(error: BaseException) -> str:
     """Write the traceback where a developer can get it; returns where."""
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "vllm-console"
     log = state / "console-crash.log"

@@ -49,6 +49,8 @@ class ScriptedHost:
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """Every call that arrived: (method, params)."""
     connections: int = 0
+    streamed: int = 0
+    """Snapshots sent to subscribers."""
     _server: asyncio.Server | None = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
     _subscribers: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -160,6 +162,7 @@ class ScriptedHost:
                 number += 1
                 made = self.next_snapshot(self.snapshot, number) if self.next_snapshot else self.snapshot
                 writer.write(encode_notification("telemetry", made))
+                self.streamed += 1
                 await writer.drain()
             await asyncio.sleep(interval_s)
 

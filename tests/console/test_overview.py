@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from console.commands.screen import status_lines, watch_line
 from console.lines import Tone, cells, plain_text
 from console.model import Connected, Disconnected, EventArrived, Freeze, HistoryArrived, SnapshotArrived, State, reduce
 from console.overview import Moment, overview
 from engine_host.protocol.methods import Role
-from engine_host.protocol.snapshot import Failure, Gpu, Queue
+from engine_host.protocol.snapshot import Alert, Failure, Gpu, Queue, Snapshot
 from tests.console import sample
+from tests.console.anything import anything
 
 SCENES = {
     "serving": sample.serving,
@@ -95,7 +99,7 @@ def test_a_start_that_takes_longer_than_the_last_one_says_so():
 
 def test_a_dead_engine_shows_reason_its_last_words_and_the_remedy():
     text = page(sample.dead())
-    assert "■ DEAD" in text
+    assert "× DEAD" in text
     assert "the KV cache is too small for max_model_len 32768" in text
     assert "larger than the available KV cache memory (6.21 GiB)." in text
     assert "3 of 3 crashes" in text
@@ -180,6 +184,22 @@ def test_a_large_terminal_shows_all_three_windows_and_the_processes():
     text = page(sample.serving(), width=160, height=49)
     for what in ("10 s", "1 min", "5 min", "in the queue", "VLLM::EngineCore (4300)", "python3 (991)  not ours"):
         assert what in text
+
+
+def test_an_alert_of_the_host_takes_the_line_under_the_title():
+    alerts = [Alert(id="kv", severity="warning", text="KV 94 % for 3 min", since=sample.AT - 180)] * 2
+    assert "▲ KV 94 % for 3 min  and 1 more" in page(sample.serving(alerts=alerts))
+
+
+@given(anything(Snapshot), st.integers(80, 200), st.integers(23, 60))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_snapshot_a_host_can_send_breaks_a_page(snapshot, width, height):
+    """Whatever numbers and texts it carries: the page has its size and nothing in it drives the terminal."""
+    rows = overview(state_of(snapshot), Moment(0.5, sample.AT), width, height)
+    assert [cells(row) for row in rows] == [width] * height
+    assert not any(unicodedata.category(c) == "Cc" for row in rows for c in plain_text(row))
+    told = [*status_lines(snapshot, width), watch_line(snapshot)]
+    assert not any(unicodedata.category(c) == "Cc" for row in told for c in plain_text(row))
 
 
 def test_names_from_outside_cannot_drive_the_terminal():

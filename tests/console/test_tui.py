@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from textual.widgets import Button, Input, Static
 
-from console.client import NoAnswer
+from console.client import CallFailed, ConnectionLost, NoAnswer
 from console.lines import plain_text
 from console.model import Disconnected, EventArrived, SnapshotArrived
 from console.tui.keys import ACTIONS
@@ -15,6 +15,7 @@ from console.tui.screens.events import EventsScreen
 from console.tui.screens.help import HelpScreen
 from console.tui.screens.overview import OverviewScreen
 from console.tui.widgets.board import Board, changed_run
+from engine_host.protocol.envelope import RpcError
 from engine_host.protocol.events import Event
 from engine_host.protocol.methods import Role
 from engine_host.protocol.snapshot import Queue
@@ -170,14 +171,27 @@ async def test_an_action_carries_the_state_it_was_decided_on_and_a_fresh_key():
         assert first.idempotency_key != second.idempotency_key
 
 
-async def test_an_unknown_outcome_is_said_and_not_tried_again():
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (NoAnswer("engine.restart", 120), "no answer to engine.restart within 120 s; its outcome is unknown."),
+        (ConnectionLost("the host closed it"), "The outcome is unknown; it is not sent again."),
+        (ConnectionLost("it is being tried again", was_sent=False), "nothing was sent"),
+        (CallFailed("engine.restart", RpcError(-32003, "it did not start " * 8, {"remedy": "look here"})), "look here"),
+    ],
+)
+async def test_what_came_of_an_action_is_said_to_its_end_and_not_tried_again(error, said):
     running = app(sample.serving())
-    running.script.answer = NoAnswer("engine.restart", 120)
-    async with running.run_test(size=(160, 50)) as pilot:
+    running.script.answer = error
+    async with running.run_test(size=(80, 24)) as pilot:
         await pilot.press("R", "right", "enter")
         await pilot.pause()
-        assert "outcome is unknown" in footer_of(running)
+        shown = " ".join(f"{text_of(running)} {footer_of(running)}".split())
+        assert said in shown
         assert len(running.script.acted) == 1
+        await pilot.press("x")
+        running.draw()
+        assert said not in " ".join(f"{text_of(running)} {footer_of(running)}".split())
 
 
 async def test_a_viewer_is_offered_no_dangerous_action_and_its_keys_are_dead():

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import textwrap
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.screen import Screen
 
-from console.lines import Line, fit
+from console.lines import Line, Tone, fit, line
 from console.model import State
 from console.overview import Moment
 from console.tui.keys import footer
 from console.tui.widgets.board import Board
 
-if TYPE_CHECKING:
-    pass
+NOTICE_ROWS = 5
+"""A longer notice is cut: the figures above it are why one is here."""
 
 
 class Page(Screen[None]):
@@ -32,5 +33,11 @@ class Page(Screen[None]):
         if not self.is_mounted:
             return
         width, height = self.size
-        self.query_one("#board", Board).show(self.lines(state, moment, width, height - 1))
-        self.query_one("#footer", Board).show([fit(footer(self.NAME, state, notice, width), width)])
+        rows = [*self.lines(state, moment, width, height - 1), footer(self.NAME, state, width)]
+        if notice:
+            # Over the last rows: an outcome must be readable to its end, and is gone again in a while.
+            said = [line((part, Tone.NOTICE)) for part in textwrap.wrap(notice, max(20, width))[:NOTICE_ROWS]]
+            rows[-len(said) :] = said
+        *page, foot = [fit(row, width) for row in rows[-height:]] or [()]
+        self.query_one("#board", Board).show(page)
+        self.query_one("#footer", Board).show([foot])
