@@ -166,7 +166,8 @@ def requests(snapshot: Snapshot) -> list[Line]:
 def speculation(snapshot: Snapshot, width: int) -> list[Line]:
     spec = snapshot.speculation
     if spec.method is None:
-        return [line(label("Speculate"), ("off: no draft tokens in this profile", Tone.FAINT))]
+        off = "off: no draft tokens in this profile" if snapshot.engine.model else fmt.DASH
+        return [line(label("Speculate"), (off, Tone.FAINT))]
     window = over(spec.window_s)
     first = line(
         label("Speculate"),

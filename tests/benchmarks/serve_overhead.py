@@ -163,7 +163,7 @@ def engine_host(port: int, model_dir: Path, directory: Path) -> Server:
     lines += ["[server]", 'host = "127.0.0.1"', f"port = {port}"]
     profile.write_text("\n".join(lines) + "\n")
     command = [str(Path(sys.executable).parent / "engine-host"), "serve", str(profile)]
-    command += ["--socket", str(directory / "bench.sock"), "--state-dir", str(directory / "state")]
+    command += ["--socket", str(directory / "run" / "bench.sock"), "--state-dir", str(directory / "state")]
     return Server("engine-host", command, port, directory / "engine-host.log")
 
 
