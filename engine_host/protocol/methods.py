@@ -16,7 +16,9 @@ from typing import Annotated, Any
 import msgspec
 
 from .events import Event
+from .profiles import Preflight, ProfileDetail, ProfileDiff, ProfileList, Tier
 from .snapshot import Snapshot, State
+from .switching import SwitchForecast, SwitchResult, SwitchStatus
 
 
 class Risk(StrEnum):
@@ -142,6 +144,33 @@ class RestartParams(Change, frozen=True, kw_only=True):
     drain_timeout_s: DrainSeconds | None = None
 
 
+class ProfileName(_Params, frozen=True, kw_only=True):
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+
+
+class DiffParams(_Params, frozen=True, kw_only=True):
+    before: str | None = None
+    """`None`: what runs."""
+    after: str
+
+
+class ForecastParams(_Params, frozen=True, kw_only=True):
+    profile: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    tier: Tier | None = None
+    """Force a tier; `None`: the cheapest that works."""
+
+
+class SwitchParams(Change, frozen=True, kw_only=True):
+    profile: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    tier: Tier | None = None
+    drain_timeout_s: DrainSeconds | None = None
+    """For requests that cannot be carried; `None`: the running profile's own."""
+
+
+class CancelParams(Change, frozen=True, kw_only=True):
+    pass
+
+
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """Sent when the change is in force, not when it was accepted."""
 
@@ -168,6 +197,14 @@ METHODS: dict[str, Method] = {
         Method("history", Risk.READ, HistoryParams, History, "recent values of chosen series"),
         Method("events.list", Risk.READ, EventsList, EventList, "kept events after a sequence number"),
         Method("events.subscribe", Risk.READ, SubscribeEvents, Subscribed, "events as they happen"),
+        Method("profiles.list", Risk.READ, NoParams, ProfileList, "the profiles this host can switch to"),
+        Method("profiles.get", Risk.READ, ProfileName, ProfileDetail, "one profile's effective values"),
+        Method("profiles.diff", Risk.READ, DiffParams, ProfileDiff, "what differs, and which tier each change needs"),
+        Method("profiles.check", Risk.READ, ProfileName, Preflight, "check one profile, touch nothing"),
+        Method("switch.forecast", Risk.READ, ForecastParams, SwitchForecast, "what a switch would do (--dry-run)"),
+        Method("switch.status", Risk.READ, NoParams, SwitchStatus, "the switch under way and the last one"),
+        Method("switch", Risk.DANGEROUS, SwitchParams, SwitchResult, "change to another profile"),
+        Method("switch.cancel", Risk.DANGEROUS, CancelParams, Applied, "cancel the switch under way"),
         Method("engine.restart", Risk.DANGEROUS, RestartParams, Applied, "drain, stop and start the engine"),
         Method("host.stop", Risk.DANGEROUS, StopParams, Applied, "drain, stop the engine and end the host"),
     )

@@ -11,6 +11,8 @@ from enum import StrEnum
 
 import msgspec
 
+from .switching import SwitchProgress
+
 WINDOWS: dict[str, float] = {"10s": 10.0, "1m": 60.0, "5m": 300.0}
 """Windows (name -> seconds) over which latencies are given."""
 
@@ -91,6 +93,8 @@ class Engine(_Wire, frozen=True, kw_only=True):
     crash_limit: int = 3
     restart_in_s: float | None = None
     failure: Failure | None = None
+    switch: SwitchProgress | None = None
+    """The switch under way."""
 
 
 class Blocks(_Wire, frozen=True, kw_only=True):
