@@ -29,7 +29,8 @@ def consequence(method: str, snapshot: Snapshot | None, drain_s: float | None = 
         f"Affected: {_requests(snapshot)} requests. They get {patience} to finish; what still runs then is cut off."
     )
     if method == METHOD_STOP:
-        return f"{affected} The engine and the API on {snapshot.host.http} stay down until somebody starts them again."
+        api = fmt.clean(snapshot.host.http)
+        return f"{affected} The engine and the API on {api} stay down until somebody starts them again."
     if method == METHOD_RESTART:
         took = snapshot.engine.start_took_s or snapshot.engine.start_expected_s
         downtime = "unknown, as no start was timed yet" if took is None else f"about {fmt.duration(took)}"
