@@ -93,7 +93,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _report(error: OperatorError) -> int:
-    print(f"vllm-console: {error}", file=sys.stderr)
+    from console.format import clean
+
+    # A line at a time: part of it may be a host's own words.
+    for row in f"vllm-console: {error}".split("\n"):
+        print(clean(row), file=sys.stderr)
     return error.exit_code
 
 

@@ -24,10 +24,13 @@ FIRST_START_S = 600.0
 def consequence(method: str, snapshot: Snapshot | None, drain_s: float | None = None) -> str:
     if snapshot is None:
         return "The host has sent no values yet, so what this would interrupt is unknown."
-    patience = "the profile's drain time" if drain_s is None else fmt.duration(drain_s)
-    affected = f"{_requests(snapshot)}. They get {patience} to finish; what still runs then is cut off."
+    patience = "the host's drain time" if drain_s is None else fmt.duration(drain_s)
+    affected = (
+        f"Affected: {_requests(snapshot)} requests. They get {patience} to finish; what still runs then is cut off."
+    )
     if method == METHOD_STOP:
-        return f"{affected} The engine and the API on {snapshot.host.http} stay down until somebody starts them again."
+        api = fmt.clean(snapshot.host.http)
+        return f"{affected} The engine and the API on {api} stay down until somebody starts them again."
     if method == METHOD_RESTART:
         took = snapshot.engine.start_took_s or snapshot.engine.start_expected_s
         downtime = "unknown, as no start was timed yet" if took is None else f"about {fmt.duration(took)}"

@@ -44,7 +44,7 @@ def overview(live: State, moment: Moment, width: int, height: int) -> list[Line]
     """Exactly `height` lines of exactly `width` cells."""
     state, now = (live, moment.now) if live.frozen is None else (live.frozen.state, live.frozen.now)
     if width < MIN_WIDTH or height < MIN_HEIGHT:
-        return _sized([*essential(state, now, width)], width, height)
+        return _sized(essential(state, now, is_frozen=live.frozen is not None), width, height)
     top = banner(state, live, moment.now, moment.wall)
     if state.snapshot is None:
         waiting = line(("  Waiting for the first values from the host.", Tone.FAINT))
@@ -64,15 +64,16 @@ def title(state: State, snapshot: Snapshot, now: float, width: int) -> Line:
     return (*lead, *panels.header(snapshot, max(10, width - cells(lead))))
 
 
-def essential(state: State, now: float, width: int) -> list[Line]:
+def essential(state: State, now: float, *, is_frozen: bool) -> list[Line]:
     """For a terminal too small: state, KV, queue on one line, and what size is wanted on the next."""
     wanted = line((f"too small: {MIN_WIDTH}x{MIN_HEIGHT + 1} needed", Tone.WARN))
     snapshot = state.snapshot
     if snapshot is None:
         return [line("no values yet"), wanted]
     word, tone = state_word(snapshot.state)
-    mark = " STALE" if is_stale(state, now) else ""
-    stalled = f" {snapshot.queue.stalled_reason or 'stalled'}".upper() if trouble(snapshot) else ""
+    frozen = " FROZEN" if is_frozen else ""
+    mark = frozen + " STALE" if is_stale(state, now) else frozen
+    stalled = f" {fmt.clean(snapshot.queue.stalled_reason or 'stalled')}".upper() if trouble(snapshot) else ""
     return [
         line(
             (word + mark + stalled, tone if not stalled else Tone.BAD),

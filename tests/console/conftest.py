@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ DEADLINE_S = 10.0
 
 
 @pytest.fixture(autouse=True)
-def _utc(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Times of day are shown in local time; recorded screens must not depend on where they are compared."""
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.delenv("NO_COLOR", raising=False)

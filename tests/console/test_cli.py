@@ -227,6 +227,13 @@ async def test_a_refusal_of_the_host_is_exit_4(host):
     assert "wait for it" in done.err
 
 
+async def test_a_refusal_cannot_drive_the_terminal_of_who_reads_it(host):
+    host.failing["host.stop"] = RpcError(ErrorCode.CONFLICT, "a\x1b[2Jb", {"remedy": "c\x1b[2Jd"})
+    done = await run("stop", "--yes", "-t", str(host.path))
+    assert "\x1b" not in done.err
+    assert is_fact_and_remedy(done.err)
+
+
 async def test_an_action_that_fails_is_exit_1(host):
     host.failing["engine.restart"] = RpcError(ErrorCode.FAILED, "the engine did not start", {"remedy": "see events"})
     done = await run("restart", "--yes", "--json", "-t", str(host.path))

@@ -45,4 +45,4 @@ import console.commands.{command.split()[0]}
 
 
 def test_the_overview_needs_no_list_widgets():
-    assert not loaded("import console.tui.app") & {"textual.widgets._data_table", "textual.widgets._tree", "httpx"}
+    assert not loaded("import console.tui.app") & {"textual.widgets._data_table", "httpx"}

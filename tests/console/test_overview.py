@@ -166,6 +166,13 @@ def test_a_terminal_too_small_still_shows_the_essence(width, height):
     assert "80x24 needed" in text
 
 
+def test_a_small_page_says_when_it_is_frozen_or_stale():
+    frozen = page(sample.serving(), Freeze(0.5, sample.AT), width=60, height=5)
+    assert "SERVING FROZEN KV" in frozen
+    assert "SERVING STALE KV" in page(sample.serving(), now=60.0, width=60, height=5)
+    assert "SERVING HUNG KV" in page(sample.hung(), width=60, height=5)
+
+
 def test_more_gpus_than_rows_are_summed_up():
     gpus = [
         Gpu(index=i, name="H200", utilization=0.1 * i, memory_used_bytes=10 << 30, memory_total_bytes=141 << 30)
@@ -191,7 +198,7 @@ def test_an_alert_of_the_host_takes_the_line_under_the_title():
     assert "▲ KV 94 % for 3 min  and 1 more" in page(sample.serving(alerts=alerts))
 
 
-@given(anything(Snapshot), st.integers(80, 200), st.integers(23, 60))
+@given(anything(Snapshot), st.integers(60, 200), st.integers(2, 60))
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_snapshot_a_host_can_send_breaks_a_page(snapshot, width, height):
     """Whatever numbers and texts it carries: the page has its size and nothing in it drives the terminal."""
