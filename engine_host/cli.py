@@ -80,11 +80,12 @@ def _serve(arguments: argparse.Namespace) -> int:
         return exit_code
     from engine_host.engine.vllm_engine import require_vllm
     from engine_host.host import HostOptions, run_host
-    from engine_host.profile import find_profile, load_profile
+    from engine_host.profiles import check_files, find_profile, load_profile
     from engine_host.protocol.sockets import default_socket
     from engine_host.state_dir import prepare_state_dir
 
     profile = load_profile(find_profile(arguments.profile, arguments.profiles_dir))
+    check_files(profile)
     require_vllm()
     host = arguments.host or profile.server.get("host") or "127.0.0.1"
     port = arguments.port or profile.server.get("port") or 8000
@@ -104,12 +105,13 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     """Shape, model path, and every engine key against the installed vLLM."""
     from engine_host.engine.vllm_engine import argument_names, installed_version
-    from engine_host.profile import check_keys, find_profile, load_profile
+    from engine_host.profiles import check_files, check_keys, find_profile, load_profile
 
     findings: list[str] = []
     digest = name = None
     try:
         profile = load_profile(find_profile(arguments.profile, arguments.profiles_dir))
+        check_files(profile)
         name, digest = profile.name, profile.digest
         version = installed_version()
         if version is not None:

@@ -30,7 +30,7 @@ from engine_host.engine.port import EngineStartError
 from engine_host.engine.vllm_engine import VllmEngine, installed_version
 from engine_host.gateway.entry import Entry
 from engine_host.gateway.http_server import HttpServer, bind
-from engine_host.profile import Profile, check_keys
+from engine_host.profiles import Profile, check_keys
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, OperatorError
 from engine_host.protocol.events import Severity
 from engine_host.protocol.methods import History

@@ -10,8 +10,10 @@ moment, also while `start` is still under way in its thread, and leaves no child
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+from engine_host.profiles.profile import EngineArguments as EngineArguments
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -134,16 +136,6 @@ class EngineStartError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.lines = tuple(lines)
-
-
-@dataclass(frozen=True)
-class EngineArguments:
-    """What an engine is started with: a profile's tables, shape-checked."""
-
-    engine: dict[str, Any]
-    """vLLM engine arguments by vLLM's own underscore names."""
-    server: dict[str, Any] = field(default_factory=dict)
-    """vLLM front-end arguments."""
 
 
 EngineFactory = Callable[[EngineArguments], Engine]

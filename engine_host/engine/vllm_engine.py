@@ -37,7 +37,7 @@ from engine_host.engine.port import (
     StepStats,
 )
 from engine_host.gateway.unavailable import Unavailable, unavailable_body
-from engine_host.profile import ValidNames
+from engine_host.profiles import ValidNames
 from engine_host.protocol.errors import OperatorError
 
 logger = logging.getLogger(__name__)

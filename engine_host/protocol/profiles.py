@@ -62,13 +62,16 @@ class KeyChange(msgspec.Struct, frozen=True, kw_only=True):
     """`None`: not set."""
     after: Any = None
     tier: Tier
+    """`none`: no switch can carry this change; `note` says what does."""
+    note: str = ""
 
 
 class ProfileDiff(msgspec.Struct, frozen=True, kw_only=True):
     before: str
     after: str
     tier: Tier
-    """The lowest that can carry every change, memory aside: `overlap` means overlap or reload."""
+    """The lowest that can carry every change, memory aside: `overlap` means overlap or reload; `none` that a switch
+    has nothing to do to the engine (there may still be changes that no switch carries)."""
     changes: list[KeyChange]
 
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_host.profile import (
+from engine_host.profiles import (
     MAX_PROFILE_BYTES,
     Profile,
     ValidNames,
     build_profile,
+    check_files,
     check_keys,
     digest_of,
     find_profile,
@@ -42,7 +43,9 @@ def load(directory: Path, text: str) -> Profile:
 def refused(directory: Path, text: str) -> OperatorError:
     path = write(directory, text)
     with pytest.raises(OperatorError) as caught:
-        check_keys(load_profile(path), VALID)
+        profile = load_profile(path)
+        check_files(profile)
+        check_keys(profile, VALID)
     assert str(path) in caught.value.fact
     assert caught.value.remedy
     assert caught.value.exit_code == EXIT_INVALID
@@ -110,7 +113,11 @@ def test_a_profile_is_frozen(tmp_path: Path) -> None:
             "engine.speculative_config.ngram_prompt_lookup_max",
             'did you mean "prompt_lookup_max"?',
         ),
-        (MINIMAL + 'speculative_config = "{}"\n', "engine.speculative_config is a text", "[engine.speculative_config]"),
+        (
+            MINIMAL + 'speculative_config = "ngram"\n',
+            "engine.speculative_config is a text",
+            "[engine.speculative_config]",
+        ),
         (MINIMAL.replace("org/name", "/no/such/dir"), "engine.model: /no/such/dir does not exist", "ls /"),
         (MINIMAL.replace("org/name", "./no-such"), "engine.model: ./no-such does not exist", "ls "),
         (MINIMAL.replace("org/name", "~no-such-user/x"), "engine.model: ~no-such-user/x does not exist", "ls "),

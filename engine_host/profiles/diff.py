@@ -1,0 +1,66 @@
+"""What changes between two profiles, and the cheapest tier that can carry each change.
+
+The engine's and the API's arguments are read once, when an engine is built, so they need a new engine; overlap is
+named where overlap or reload is needed, as memory decides between them. What belongs to the host is live. The
+listener (address, port, TLS) is opened once in the life of a host: no switch moves it, and the change says so.
+"""
+
+from __future__ import annotations
+
+from engine_host.profiles.profile import Profile
+from engine_host.profiles.shape import HIDDEN, SECRETS, leaves
+from engine_host.protocol.profiles import KeyChange, ProfileDiff, Tier
+
+LISTENER_KEYS = frozenset(
+    {
+        "host",
+        "port",
+        "uds",
+        "ssl_keyfile",
+        "ssl_certfile",
+        "ssl_ca_certs",
+        "ssl_cert_reqs",
+        "ssl_ciphers",
+        "enable_ssl_refresh",
+        "uvicorn_log_level",
+        "disable_uvicorn_access_log",
+        "h11_max_incomplete_event_size",
+        "h11_max_header_count",
+    }
+)
+"""Keys of `[server]` that the host's HTTP server reads when it starts."""
+
+LISTENER_NOTE = "the host keeps its listener; takes effect when engine-host is started anew"
+
+_ORDER = (Tier.NONE, Tier.LIVE, Tier.STANDBY, Tier.OVERLAP, Tier.RELOAD)
+
+
+def diff_profiles(before: Profile, after: Profile) -> ProfileDiff:
+    """Every key whose effective value differs, by name; secrets are said to differ and not shown."""
+    old, new = _flat(before), _flat(after)
+    changes = [_change(key, old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    tier = max((change.tier for change in changes), key=_ORDER.index, default=Tier.NONE)
+    return ProfileDiff(before=before.name, after=after.name, tier=tier, changes=changes)
+
+
+def tier_of(key: str) -> Tier:
+    """The cheapest tier for a change of the dotted `key`. `Tier.NONE`: no switch can carry it."""
+    table, _, name = key.partition(".")
+    if table == "engine":
+        return Tier.OVERLAP
+    if table == "server":
+        return Tier.NONE if name in LISTENER_KEYS else Tier.OVERLAP
+    return Tier.LIVE
+
+
+def _flat(profile: Profile) -> dict[str, object]:
+    return {
+        key: value for name, table in profile.effective().items() for key, value in leaves(table, name).items()
+    } | {}
+
+
+def _change(key: str, before: object, after: object) -> KeyChange:
+    if key in SECRETS:
+        before, after = (None if value is None else HIDDEN for value in (before, after))
+    tier = tier_of(key)
+    return KeyChange(key=key, before=before, after=after, tier=tier, note=LISTENER_NOTE if tier is Tier.NONE else "")

@@ -1,0 +1,207 @@
+"""A profile's effective values, typed and frozen; read, inherited, built, or refused with what to mend.
+
+Nothing here looks at vLLM or at the models: a profile means the same on a laptop as on the host. Which keys `[engine]`
+and `[server]` may have is checked by `keys`, whether the files are there by `check_files`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine_host.nearest import suggestion
+from engine_host.profiles.arguments import is_idle
+from engine_host.profiles.document import checked_document, neighbours, read_document
+from engine_host.profiles.inherit import Inherited, inherited
+from engine_host.profiles.shape import HIDDEN, SECRETS, Switch, copied
+from engine_host.protocol.errors import OperatorError
+
+DIGEST_CHARS = 12
+
+PATH_KEYS = (("model",), ("tokenizer",), ("speculative_config", "model"))
+"""Keys of `[engine]` that may hold a path on this machine: `~` and variables are expanded there and nowhere else."""
+
+
+@dataclass(frozen=True)
+class EngineArguments:
+    """What an engine is started with: a profile's tables, shape-checked."""
+
+    engine: dict[str, Any]
+    """vLLM engine arguments by vLLM's own underscore names."""
+    server: dict[str, Any] = field(default_factory=dict)
+    """vLLM front-end arguments."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One profile's effective values: inherited, defaults filled in, paths expanded. Treat the tables as read-only."""
+
+    name: str
+    """The file's name without `.toml`."""
+    path: Path
+    digest: str
+    """Of the effective values: two files that mean the same have the same one."""
+    engine: Mapping[str, Any]
+    server: Mapping[str, Any] = field(default_factory=dict)
+    dials: Mapping[str, Any] = field(default_factory=dict)
+    throttle: Mapping[str, Any] = field(default_factory=dict)
+    alerts: Mapping[str, Any] = field(default_factory=dict)
+    switch: Switch = field(default_factory=Switch)
+    description: str = ""
+    lineage: tuple[Path, ...] = ()
+    """This file and what it extends, nearest first."""
+    origins: Mapping[str, Path] = field(default_factory=dict)
+    """Dotted key -> the file that gave it its value."""
+
+    @property
+    def model(self) -> str:
+        model = self.engine["model"]
+        assert isinstance(model, str)
+        return model
+
+    def to_arguments(self) -> EngineArguments:
+        """What an engine is started with; a copy that the engine may change."""
+        return EngineArguments(engine=copied(self.engine), server=copied(self.server))
+
+    def effective(self) -> dict[str, dict[str, Any]]:
+        """Every table with everything inherited and filled in; a copy."""
+        return {
+            "engine": copied(self.engine),
+            "server": copied(self.server),
+            "dials": copied(self.dials),
+            "throttle": copied(self.throttle),
+            "alerts": copied(self.alerts),
+            "switch": msgspec.to_builtins(self.switch),
+        }
+
+    def shown(self) -> dict[str, dict[str, Any]]:
+        """`effective` without its secrets, for everybody's eyes."""
+        tables = self.effective()
+        for secret in SECRETS:
+            table, key = secret.split(".")
+            if key in tables[table]:
+                tables[table][key] = HIDDEN
+        return tables
+
+    def origin(self, key: str) -> Path:
+        """The file that gives `key` its value; the profile's own where nothing does."""
+        return self.origins.get(key, self.path)
+
+
+def load_profile(path: Path) -> Profile:
+    """Read, inherit and build the profile at `path`. Neither vLLM's keys nor the files it names are checked yet.
+
+    Raises `OperatorError`.
+    """
+    return build_profile(read_document(path), path)
+
+
+def build_profile(content: Mapping[str, Any], path: Path) -> Profile:
+    """Effective values from the content of a file; bases are read beside `path`. Raises `OperatorError`."""
+    document = checked_document(content, path)
+    found = inherited(document)
+    switch = _build_switch(found, path)
+    engine = found.tables["engine"]
+    _check_model(engine, found.origins.get("engine.model", path))
+    for keys in PATH_KEYS:
+        _expand(engine, keys)
+    return Profile(
+        name=path.stem,
+        path=path,
+        digest=digest_of({**found.tables, "switch": msgspec.to_builtins(switch)}),
+        engine=engine,
+        server=found.tables["server"],
+        dials=found.tables["dials"],
+        throttle=found.tables["throttle"],
+        alerts=found.tables["alerts"],
+        switch=switch,
+        description=document.description,
+        lineage=found.lineage,
+        origins=found.origins,
+    )
+
+
+def digest_of(effective: Mapping[str, Any]) -> str:
+    """The same for equal meanings, whatever the order of their keys. The description and the name do not count."""
+    meant = {
+        name: {key: value for key, value in table.items() if not is_idle(key, value)}
+        if isinstance(table, dict)
+        else table
+        for name, table in effective.items()
+    }
+    return hashlib.sha256(msgspec.json.encode(meant, order="deterministic")).hexdigest()[:DIGEST_CHARS]
+
+
+def check_files(profile: Profile) -> None:
+    """Refuse variables that are not set and paths on this machine where nothing is. Raises `OperatorError`."""
+    for keys in PATH_KEYS:
+        value: Any = profile.engine
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if not isinstance(value, str):
+            continue
+        where = "engine." + ".".join(keys)
+        path = profile.origin(where)
+        if missing := re.search(r"\$(\w+|\{[^}]*\})", value):
+            name = missing[1].strip("{}")
+            raise OperatorError(
+                f"{path}: {where} = {value!r} needs the environment variable {name}, which is not set",
+                f"export {name}=..., then start again",
+            )
+        if names_a_path(value) and not Path(value).exists():
+            raise OperatorError(f"{path}: {where}: {value} does not exist", neighbours(Path(value)))
+
+
+def names_a_path(model: str) -> bool:
+    """Whether a model is a directory of this machine, and not the name of a repository."""
+    return model.startswith(("/", ".", "~"))
+
+
+def expand_home(text: str) -> str:
+    # Not Path.expanduser: that would also tidy the text, and "./model" without its "./" is the name of a repository.
+    return os.path.expanduser(text)  # noqa: PTH111
+
+
+def _build_switch(found: Inherited, path: Path) -> Switch:
+    table = found.tables["switch"]
+    valid = Switch.__struct_fields__
+    for key, value in table.items():
+        where = found.origins.get(f"switch.{key}", path)
+        if key not in valid:
+            raise OperatorError(f"{where}: unknown key switch.{key}", suggestion(key, valid))
+        try:
+            msgspec.convert({key: value}, Switch)
+        except msgspec.ValidationError as error:
+            fact = f"{where}: switch.{key} = {value!r}: {str(error).split(' - at ')[0]}"
+            raise OperatorError(fact, f"mend switch.{key}, or leave it out for its default") from None
+    return msgspec.convert(table, Switch)
+
+
+def _check_model(engine: Mapping[str, Any], path: Path) -> None:
+    if "model" not in engine:
+        raise OperatorError(
+            f"{path}: engine.model is missing", 'name a model: [engine] model = "org/name" or a directory'
+        )
+    model = engine["model"]
+    if not isinstance(model, str) or not model.strip():
+        raise OperatorError(
+            f"{path}: engine.model is {model!r}, expected a name or a path", 'write: model = "org/name"'
+        )
+
+
+def _expand(engine: dict[str, Any], keys: tuple[str, ...]) -> None:
+    table: Any = engine
+    for key in keys[:-1]:
+        table = table.get(key)
+        if not isinstance(table, dict):
+            return
+    written = table.get(keys[-1])
+    if isinstance(written, str):
+        table[keys[-1]] = expand_home(os.path.expandvars(written))

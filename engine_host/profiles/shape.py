@@ -1,0 +1,105 @@
+"""What a profile may contain, said once: the checks, the JSON schema and the importer all read it here.
+
+Only shape: which tables there are and the keys that are the host's own. The keys of `[engine]` and `[server]` are
+vLLM's and differ by release; `keys` checks them against the installed one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+SCHEMA = 1
+
+TABLES = ("engine", "server", "dials", "throttle", "alerts", "switch")
+
+TOP_KEYS = {
+    "schema": "The version of this format.",
+    "description": "What the profile is for, in one line; shown in lists. Not inherited.",
+    "extends": "The name of a profile beside this file whose values this one starts from.",
+    "unset": 'Dotted keys that are not taken over from the profile that is extended: ["engine.speculative_config"].',
+}
+"""Keys that stand before the tables."""
+
+TABLE_TEXTS = {
+    "engine": "vLLM engine arguments by vLLM's own underscore names. The installed vLLM decides which there are.",
+    "server": "vLLM front-end arguments by vLLM's own underscore names. The installed vLLM decides which there are.",
+    "dials": "Takes no keys in this version.",
+    "throttle": "Takes no keys in this version.",
+    "alerts": "Takes no keys in this version.",
+    "switch": "How the engine is left, and how another profile is switched to.",
+}
+
+NOT_YET_APPLIED = ("dials", "throttle", "alerts")
+"""Tables that may stand in a profile and take no keys in this version: a limit that is accepted and then not applied
+is worse than one that is refused."""
+
+DESCRIPTION_CHARS = 200
+"""A description is a line of a list, not a page."""
+
+SECRETS = frozenset({"server.api_key", "engine.hf_token"})
+"""Values that are shown to nobody: whoever may look at a host through its socket need not know its clients' keys."""
+
+HIDDEN = "(hidden)"
+
+
+class Switch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[switch]`: how the engine is left, and how another profile is switched to."""
+
+    drain_timeout_s: Annotated[
+        float,
+        msgspec.Meta(
+            ge=0.0,
+            le=86_400.0,
+            description="How long requests that cannot be carried over may take to finish before the engine stops.",
+        ),
+    ] = 30.0
+    start_deadline_s: Annotated[
+        float,
+        msgspec.Meta(
+            gt=0.0,
+            le=86_400.0,
+            description="A start that takes longer counts as failed, and the former profile is brought back.",
+        ),
+    ] = 600.0
+    hold_deadline_s: Annotated[
+        float,
+        msgspec.Meta(
+            ge=0.0,
+            le=86_400.0,
+            description="How long a request that arrives during a switch waits at the gate before it is refused.",
+        ),
+    ] = 600.0
+    standby: Annotated[
+        bool,
+        msgspec.Meta(
+            description="Keep this engine resident and asleep when another profile is switched to (GPU, sleep mode)."
+        ),
+    ] = False
+
+
+def leaves(table: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """The values of a table by dotted key: `{"engine.speculative_config.method": "ngram"}`. Lists are values."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        path = f"{prefix}.{key}"
+        if isinstance(value, dict) and value:
+            flat.update(leaves(value, path))
+        else:
+            flat[path] = value
+    return flat
+
+
+def copied(value: Any) -> Any:
+    """A deep copy of tables and lists."""
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [copied(item) for item in value]
+    return value
+
+
+def type_name(value: Any) -> str:
+    names = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list", dict: "a table"}
+    return names.get(type(value), "a " + type(value).__name__)
