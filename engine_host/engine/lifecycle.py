@@ -2,10 +2,12 @@
 
     state       entered when                                  left for
     starting    the host starts, or a restart was asked for   serving; dead (a restart failed)
-    serving     the engine answers requests                   draining; dead
+    serving     the engine answers requests                   switching; draining; dead
+    switching   another profile was asked for and its         serving (the new profile, or the
+                preflight has passed (`switch`)               former one); draining; dead
     draining    stop or restart asked for: no new requests,   starting; the host ends
                 those in flight finish until the deadline
-    dead        the engine died or did not come up            recovering; starting; the host ends
+    dead        the engine died or did not come up            recovering; starting; switching; the host ends
     recovering  after the backoff, the engine starts again    serving; dead
 
 `run` is the only writer. Everybody else sends it a command and awaits its outcome. A first start that fails ends the
@@ -17,18 +19,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from engine_host.engine.crash_policy import CRASH_LIMIT, CrashPolicy
-from engine_host.engine.port import Backlog, Engine, EngineFacts, EngineStartError, StepSink
+from engine_host.engine.port import Backlog, Engine, EngineFacts, EngineStartError, StepSink, StepStats
 from engine_host.engine.start_progress import phase_of
+from engine_host.engine.switch import Cancelled, Interrupted, Report, Switch, SwitchOrder
+from engine_host.engine.timeline import PhaseTimes
 from engine_host.gateway.entry import Entry
 from engine_host.gateway.unavailable import Unavailable
+from engine_host.profiles import Profile
 from engine_host.protocol.errors import EXIT_FAILED, EXIT_REFUSED, OperatorError
 from engine_host.protocol.events import Severity
 from engine_host.protocol.snapshot import Failure, State
+from engine_host.protocol.switching import Outcome, SwitchResult
+
+T = TypeVar("T")
 
 _DEATH_POLL_S = 0.1
 """How often the engine is asked whether it lives: DEAD is promised within a second."""
@@ -37,6 +45,8 @@ _LOG_WINDOW_S = 2.0
 rejected requests that killed nothing."""
 _LAST_WORDS_S = 0.3
 """Between an engine's end and its last lines in the log: it writes through a buffer, the log is read in steps."""
+_RETIRE_POLL_S = 0.2
+"""How often a retired app is asked whether it still writes answers."""
 _STOP_S = 10.0
 """What an idle engine gets to end by itself; measured 2 to 5 s."""
 
@@ -58,30 +68,37 @@ class _Command:
     kind: str
     drain_timeout_s: float
     who: str
+    order: SwitchOrder | None = None
+    """Of a `switch`."""
     also: list[_Command] = field(default_factory=list)
     """Commands that asked for the same while this one was under way."""
-    done: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    done: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Lifecycle:
-    """See the module docstring. `make_engine` returns a fresh, unstarted engine."""
+    """See the module docstring. `make_engine` returns a fresh, unstarted engine for a profile."""
 
     def __init__(
         self,
-        make_engine: Callable[[], Engine],
+        profile: Profile,
+        make_engine: Callable[[Profile], Engine],
         entry: Entry,
         sink: StepSink,
         log: EngineLog,
         on_event: EventSink,
         *,
-        start_expected_s: float | None = None,
-        on_started: Callable[[float], None] = lambda took_s: None,
+        start_expected_s: Callable[[Profile], float | None] = lambda profile: None,
+        on_started: Callable[[Profile, float], None] = lambda profile, took_s: None,
         on_gone: Callable[[], None] = lambda: None,
         crashes: CrashPolicy | None = None,
     ) -> None:
+        self.profile = profile
+        """What serves, or is to serve."""
+        self.entry = entry
         self._make_engine = make_engine
-        self._entry = entry
         self._sink = sink
+        self.on_step: Callable[[StepStats], None] | None = None
+        """A switch looks for the first token of the new engine."""
         self._log = log
         self._on_event = on_event
         self._on_started = on_started
@@ -102,7 +119,11 @@ class Lifecycle:
         self.state_since = time.time()
         self.state_version = 1
         self.generation = 0
-        self.start_expected_s = start_expected_s
+        self._start_expected_s = start_expected_s
+        self._starting: Profile | None = None
+        self.switch_under_way: Switch | None = None
+        self.last_switch: SwitchResult | None = None
+        self._retiring: set[asyncio.Task[None]] = set()
         self.start_took_s: float | None = None
         self.failure: Failure | None = None
 
@@ -115,6 +136,15 @@ class Lifecycle:
     @property
     def backlog(self) -> Backlog | None:
         return self._engine.backlog() if self._engine is not None and self._is_up else None
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine that serves, if one does."""
+        return self._engine if self._is_up else None
+
+    @property
+    def start_expected_s(self) -> float | None:
+        return self._start_expected_s(self._starting or self.profile)
 
     @property
     def engine_uptime_s(self) -> float | None:
@@ -137,7 +167,7 @@ class Lifecycle:
         """`(what it is doing, in words; for how long, seconds)` while starting or draining."""
         if self._drain_deadline is not None:
             left = max(0.0, self._drain_deadline - time.monotonic())
-            waiting_for = self._entry.inflight
+            waiting_for = self.entry.inflight
             text = f"draining: {_requests(waiting_for)} left, {left:.0f} s at most"
             return text, time.time() - self.state_since
         if self._start_began is None:
@@ -163,7 +193,42 @@ class Lifecycle:
         """Stop waiting for requests in flight and for the engine's own end."""
         self._force.set()
 
-    async def _send(self, command: _Command) -> str:
+    async def switch(
+        self, order: SwitchOrder, preflight: Callable[[Profile], Awaitable[Report]], times: PhaseTimes
+    ) -> SwitchResult:
+        """Change to another profile; returns when that is done, rolled back, refused or cancelled.
+
+        Raises `OperatorError`: one is under way already, or the host is in no state for it.
+        """
+        if (other := self.switch_under_way) is not None:
+            since = time.strftime("%H:%M:%S", time.localtime(other.since))
+            raise OperatorError(
+                f"{other.order.who} switches to {other.order.profile.name} since {since}",
+                "Follow it with `vllm-console switch --status`, or cancel it with `vllm-console switch --cancel`.",
+                exit_code=EXIT_REFUSED,
+            )
+        if self.state not in (State.SERVING, State.DEAD):
+            raise OperatorError(
+                f"the host is {self.state}, and a profile is switched while it is serving or dead",
+                "Follow it with `vllm-console watch` and try again.",
+                exit_code=EXIT_REFUSED,
+            )
+        self.switch_under_way = Switch(self, order, preflight, times)
+        try:
+            result: SwitchResult = await self._send(_Command("switch", order.drain_timeout_s, order.who, order))
+        finally:
+            self.switch_under_way = None
+        return result
+
+    def cancel_switch(self) -> None:
+        """Raises `OperatorError` when there is none, or when it can only go forward or be rolled back."""
+        under_way = self.switch_under_way
+        if under_way is None or not under_way.can_cancel:
+            fact = "no switch is under way" if under_way is None else "the switch can no longer be cancelled"
+            raise OperatorError(fact, "See `vllm-console switch --status`.", exit_code=EXIT_REFUSED)
+        under_way.cancel.set()
+
+    async def _send(self, command: _Command) -> Any:
         self._commands.put_nowait(command)
         return await command.done
 
@@ -173,7 +238,9 @@ class Lifecycle:
         """Own the engine until a stop command. Raises `EngineStartError` when the first start fails."""
         command = await self._start(State.STARTING, first=True)
         while command is None or command.kind != "stop":
-            if command is not None:
+            if command is not None and command.kind == "switch":
+                command = await self._switch(command)
+            elif command is not None:
                 command = await self._restart(command)
             elif self.state is State.SERVING:
                 command = await self._serve()
@@ -216,67 +283,154 @@ class Lifecycle:
         """Start an engine; returns a stop command that arrived meanwhile, which ended the start."""
         expected = f", about {self.start_expected_s:.0f} s" if self.start_expected_s else ""
         self._enter(state, f"starting the engine{expected}")
-        self._entry.detach(Unavailable(state, "The engine is starting.", self.start_expected_s or 30.0))
-        self.generation += 1
-        self._log_mark = self._log.mark()
-        self._start_began = self._phase_began = time.monotonic()
-        self._phase = "loading vLLM"
-        engine = self._engine = self._make_engine()
+        self.entry.detach(Unavailable(state, "The engine is starting.", self.start_expected_s or 30.0))
         try:
-            command = await self._until_started(engine)
+            engine = await self.bring_up(self.profile, None)
         except (EngineStartError, OperatorError) as error:
             await self._start_failed(error, first=first)
             return None
+        except Interrupted as stop:
+            command: _Command = stop.command
+            return command
+        text = f"serving {engine.facts.model} after {self.start_took_s:.1f} s"
+        self.install(engine, self.profile, text, "host")
+        return None
+
+    # --- what a switch may do (`switch.Deck`) ----------------------------------------------------------------------
+
+    async def bring_up(self, profile: Profile, cancel: asyncio.Event | None) -> Engine:
+        """Start an engine; the one that serves, if any, is left alone. Raises `EngineStartError` with the engine's
+        own reason, `Interrupted`, `Cancelled`; then nothing of the new engine is left."""
+        self.generation += 1
+        self._log_mark = self._log.mark()
+        self._starting = profile
+        self._start_began = self._phase_began = time.monotonic()
+        self._phase = "loading vLLM"
+        engine = self._make_engine(profile)
+        try:
+            async with asyncio.timeout(profile.switch.start_deadline_s):
+                await self.uninterrupted(engine.start(self._take_step), cancel)
+        except TimeoutError:
+            await engine.stop(0.0)
+            limit_s = profile.switch.start_deadline_s
+            raise EngineStartError(
+                f"the engine did not start within {limit_s:.0f} s (switch.start_deadline_s); "
+                f"it was {self._phase or 'starting'}"
+            ) from None
+        except EngineStartError as error:
+            await engine.stop(0.0)
+            await asyncio.sleep(_LAST_WORDS_S)
+            reason, lines = self._log.errors_since(self._log_mark)
+            raise EngineStartError(_better(error.reason, reason), [*error.lines, *lines][-12:]) from error
+        except BaseException:
+            await engine.stop(0.0)
+            raise
         finally:
             took_s = time.monotonic() - self._start_began
-            self._start_began = None
-        if command is not None:
-            return command
+            self._start_began = self._starting = None
+        self.start_took_s = took_s
+        self._on_started(profile, took_s)
+        return engine
+
+    async def uninterrupted(self, work: Coroutine[Any, Any, T], cancel: asyncio.Event | None) -> T:
+        """Await `work` while watching for commands: a stop raises `Interrupted`, others are refused."""
+        task = asyncio.create_task(work)
+        try:
+            while not task.done():
+                if cancel is not None and cancel.is_set():
+                    raise Cancelled
+                command = await self._command_within(0.1, task)
+                if command is None:
+                    continue
+                if command.kind == "stop":
+                    raise Interrupted(command)
+                what = "the engine is already starting" if self.switch_under_way is None else "a switch is under way"
+                _refuse(command, what, "Follow it with `vllm-console watch`.")
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=_STOP_S)
+
+    def switching(self, text: str, who: str) -> None:
+        self._restart_at = None
+        self._enter(State.SWITCHING, text, who=who)
+
+    def install(self, engine: Engine, profile: Profile, text: str, who: str) -> None:
+        self._engine, self.profile = engine, profile
         self._is_up = True
         self._engine_since = time.monotonic()
-        self.start_took_s = self.start_expected_s = took_s
-        self._on_started(took_s)
-        self._entry.attach(engine.app)
-        self._enter(State.SERVING, f"serving {engine.facts.model} after {took_s:.1f} s")
+        self.entry.attach(engine.app)
+        self._enter(State.SERVING, text, who=who)
+
+    def uninstall(self) -> None:
+        self._engine = None
+        self._is_up = False
+        self._engine_since = None
+        self._on_gone()
+
+    def keep(self, text: str, who: str, severity: Severity) -> None:
+        state = State.SERVING if self.engine is not None else State.DEAD
+        self._enter(state, text, kind="switch.kept", severity=severity, who=who)
+
+    def retire(self, engine: Engine) -> None:
+        """Its app still writes the answers that were under way; it is closed after the last of them."""
+        task = asyncio.create_task(self._close_when_idle(engine), name="retire-app")
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def _close_when_idle(self, engine: Engine) -> None:
+        while self.entry.inflight_of(engine.app):
+            await asyncio.sleep(_RETIRE_POLL_S)
+        await engine.close_app()
+
+    def _take_step(self, step: StepStats) -> None:
+        self._sink(step)
+        if self.on_step is not None:
+            self.on_step(step)
+
+    async def _switch(self, command: _Command) -> _Command | None:
+        under_way = self.switch_under_way
+        assert under_way is not None
+        try:
+            result = await under_way.run()
+        except Interrupted as stop:
+            _refuse(command, "the host is stopping", "Start it again with `engine-host serve PROFILE`.")
+            interrupting: _Command = stop.command
+            return interrupting
+        except OperatorError as error:
+            command.done.set_exception(error)
+            return None
+        self.last_switch = result
+        self._tell(result)
+        command.done.set_result(result)
         return None
+
+    def _tell(self, result: SwitchResult) -> None:
+        """What the state changes of a switch do not tell already."""
+        if result.outcome is Outcome.FAILED:
+            self.entry.let_go()
+            self._crashed("switch.failed", "no engine after a switch", result.text, result.lines, had_served=False)
+        else:
+            good = result.outcome in (Outcome.SWITCHED, Outcome.UNCHANGED)
+            severity = Severity.INFO if good else Severity.WARNING
+            self._on_event(f"switch.{result.outcome}", result.text, severity=severity, who=result.who)
+
+    # --- a start by itself -----------------------------------------------------------------------------------------
 
     async def _start_failed(self, error: EngineStartError | OperatorError, *, first: bool) -> None:
         """Tell why. Raises when it was the first start, which ends the host."""
-        await asyncio.sleep(_LAST_WORDS_S)
-        reason, lines = self._log.errors_since(self._log_mark)
         if isinstance(error, OperatorError):
             # The profile names something that this vLLM does not know: found before anything was started.
-            failure = EngineStartError(error.fact)
+            reason, lines = error.fact, ()
         else:
-            failure = EngineStartError(_better(error.reason, reason), [*error.lines, *lines][-12:])
-        await self.discard_engine(0.0)
+            reason, lines = error.reason, error.lines
         if not first:
-            self._crashed(
-                "engine.start_failed", "engine did not start", failure.reason, list(failure.lines), had_served=False
-            )
+            self._crashed("engine.start_failed", "engine did not start", reason, lines, had_served=False)
             return
-        self.failure = _failure(failure.reason, failure.lines)
+        self.failure = _failure(reason, lines)
         self._enter(State.DEAD, f"engine did not start: {self.failure.reason}", severity=Severity.ERROR)
-        raise error if isinstance(error, OperatorError) else failure
-
-    async def _until_started(self, engine: Engine) -> _Command | None:
-        """Wait for the start or a command to stop; restarts asked for meanwhile are refused."""
-        start = asyncio.create_task(engine.start(self._sink), name="engine-start")
-        try:
-            while not start.done():
-                command = await self._command_within(0.2, start)
-                if command is not None and command.kind == "restart":
-                    _refuse(command, "the engine is already starting", "Follow it with `vllm-console watch`.")
-                elif command is not None:
-                    return command
-            start.result()
-            return None
-        finally:
-            if not start.done():
-                # The engine's own stop() ends the child, which makes the start in its thread fail.
-                await engine.stop(0.0)
-                await asyncio.wait({start}, timeout=_STOP_S)
-                start.cancel()
+        raise error
 
     async def _restart(self, command: _Command) -> _Command | None:
         began = time.monotonic()
@@ -326,15 +480,15 @@ class Lifecycle:
         refusal = Unavailable(
             State.DRAINING, f"The server drains for a {command.kind}; try another one.", command.drain_timeout_s
         )
-        self._entry.refuse(refusal)
-        inflight = self._entry.inflight
+        self.entry.refuse(refusal)
+        inflight = self.entry.inflight
         waiting = f"{_requests(inflight)} in flight, {command.drain_timeout_s:.0f} s at most"
         self._enter(
             State.DRAINING,
             f"draining for a {command.kind}: {waiting if inflight else 'none in flight'}",
             who=command.who,
         )
-        idle = asyncio.create_task(self._entry.wait_idle())
+        idle = asyncio.create_task(self.entry.wait_idle())
         while not (idle.done() or self._force.is_set() or self._engine.is_dead):
             left = self._drain_deadline - time.monotonic()
             if left <= 0:
@@ -344,11 +498,11 @@ class Lifecycle:
         idle.cancel()
         limit_over = not self._force.is_set() and time.monotonic() >= self._drain_deadline
         self._drain_deadline = None
-        if left_over := self._entry.inflight:
+        if left_over := self.entry.inflight:
             cause = "the drain time is over" if limit_over else "forced" if self._force.is_set() else "the engine died"
             text = f"{_requests(left_over)} ended early: {cause}"
             self._on_event("drain.cut_short", text, severity=Severity.WARNING, who=command.who)
-        self._entry.detach(refusal)
+        self.entry.detach(refusal)
         return command
 
     def _also_draining(self, command: _Command, other: _Command) -> _Command:
@@ -394,7 +548,7 @@ class Lifecycle:
                 f"The engine failed and is being restarted: {reason}",
                 pause + (self.start_expected_s or 30.0),
             )
-        self._entry.detach(why)
+        self.entry.detach(why)
         self._enter(State.DEAD, text, kind=kind, severity=Severity.ERROR, data={"lines": self.failure.lines})
 
     def _enter(

@@ -99,6 +99,34 @@ class Death:
     """Then the log, which may hold older errors, cannot name the cause."""
 
 
+@dataclass(frozen=True)
+class Bound:
+    """What the next engine must allow for a request to be carried into it."""
+
+    reason: str | None = None
+    """Why nothing can be carried at all ("the model changes"); None if it can."""
+    max_tokens: int | None = None
+    """Prompt and output at their longest; None while unknown."""
+
+
+@dataclass(frozen=True)
+class Handling:
+    """What a switch would do with the requests in flight now."""
+
+    carry: int = 0
+    drain: int = 0
+    """In the middle of an output that another engine cannot go on with."""
+    replay: int = 0
+    """Cannot be carried, but the client has received nothing yet: starts over when its drain time ends."""
+
+
+class CarriedStream(Protocol):
+    """A request between two engines; only engines look inside."""
+
+    @property
+    def is_replayed(self) -> bool: ...
+
+
 class Engine(Protocol):
     """One engine. `app` and `facts` are valid from the return of `start` until `stop`."""
 
@@ -125,8 +153,40 @@ class Engine(Protocol):
 
     def backlog(self) -> Backlog: ...
 
-    async def stop(self, timeout_s: float) -> None:
-        """End engine and children, gracefully within `timeout_s`, then by force. Never raises."""
+    async def probe(self, timeout_s: float) -> None:
+        """Have it generate one token. Raises `EngineStartError` when none comes."""
+
+    def handling(self, bound: Bound) -> Handling:
+        """What a switch would do with the requests in flight."""
+
+    async def hand_over(self, bound: Bound, error: str) -> list[Any]:
+        """Stop generating and give up every request that can go on in another engine, as opaque `CarriedStream`s.
+
+        The others end with `error` as their text. From here on the engine takes no request; those that its app still
+        accepts wait for `succeed`.
+        """
+
+    async def adopt(self, carried: Sequence[Any], error: str) -> int:
+        """Go on with requests handed over by another engine; returns how many. Those too long for this engine end
+        with `error`."""
+
+    def succeed(self, successor: Engine | None, error: str) -> None:
+        """Tell a handed-over engine who goes on: what its app still sends goes there; None: it ends with `error`."""
+
+    def reclaim_metrics(self) -> None:
+        """Show this engine's metrics again after another one, started beside it, has taken their place and failed."""
+
+    def drop(self, carried: Sequence[Any], error: str) -> None:
+        """End requests that found no engine to go on in."""
+
+    async def stop(self, timeout_s: float, *, keep_app: bool = False) -> None:
+        """End engine and children, gracefully within `timeout_s`, then by force. Never raises.
+
+        With `keep_app` the API app lives on for the answers that it still has to write, until `close_app`.
+        """
+
+    async def close_app(self) -> None:
+        """End the API app kept by `stop`."""
 
 
 class EngineStartError(Exception):

@@ -23,6 +23,8 @@ import msgspec
 
 _SETTLE_S = 0.02
 """Between the last output in the queue and the end of its processing by vLLM's output loop."""
+_SETTLE_ROUNDS = 50
+"""How often that is waited for at most."""
 _PRUNE_AT = 256
 """How many more requests than alive ones the ledger remembers before it forgets the finished."""
 
@@ -75,6 +77,42 @@ class Ledger:
         self._requests[request.request_id] = request
 
 
+class Succession:
+    """What a retired AsyncLLM's own API app still asks of it goes to its successor.
+
+    Answers under way hold on to the engine that they began with: they abort through it when their client hangs up, and
+    a request may be between the app's door and the engine when the switch begins. Replaced are the two methods that
+    all of that goes through, so that no token passes through code of ours.
+    """
+
+    def __init__(self, llm: Any) -> None:
+        self._successor: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        # Looked at even if nobody waits for it.
+        self._successor.add_done_callback(lambda future: future.exception())
+
+        async def add_request(*args: Any, **options: Any) -> Any:
+            successor = await asyncio.shield(self._successor)
+            return await successor.add_request(*args, **options)
+
+        async def abort(request_id: Any, internal: bool = False) -> None:
+            if self._successor.done() and self._successor.exception() is None:
+                await self._successor.result().abort(request_id, internal=internal)
+            else:
+                llm_processor.abort_requests([request_id] if isinstance(request_id, str) else request_id, internal)
+
+        llm_processor = llm.output_processor
+        llm.add_request = add_request
+        llm.abort = abort
+
+    def pass_to(self, llm: Any) -> None:
+        if not self._successor.done():
+            self._successor.set_result(llm)
+
+    def end(self, error: Exception) -> None:
+        if not self._successor.done():
+            self._successor.set_exception(error)
+
+
 def tokens_so_far(state: Any) -> list[int]:
     return list(state.detokenizer.output_token_ids) if state.detokenizer is not None else []
 
@@ -124,9 +162,10 @@ async def freeze(llm: Any) -> None:
     """Stop the scheduler with every request as it is, and let the outputs already made reach the front end."""
     await llm.pause_generation(mode="keep", clear_cache=False)
     queue = getattr(llm.engine_core, "outputs_queue", None)
-    while queue is not None and not queue.empty():
+    for _ in range(_SETTLE_ROUNDS):
         await asyncio.sleep(_SETTLE_S)
-    await asyncio.sleep(_SETTLE_S)
+        if queue is None or queue.empty():
+            return
 
 
 async def thaw(llm: Any) -> None:

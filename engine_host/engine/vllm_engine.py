@@ -15,23 +15,29 @@ import importlib
 import inspect
 import logging
 import os
+import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from http import HTTPStatus
 from importlib import metadata
 from typing import Any
 
 import psutil
 
 from engine_host import process_tree
+from engine_host.engine import vllm_carry
 from engine_host.engine.port import (
     AsgiApp,
     Backlog,
+    Bound,
     Death,
+    Engine,
     EngineArguments,
     EngineFacts,
     EngineStartError,
+    Handling,
     SpeculationStep,
     StepSink,
     StepStats,
@@ -156,6 +162,9 @@ class VllmEngine:
         self._app: Any = None
         self._facts: EngineFacts | None = None
         self._lifespan: contextlib.AsyncExitStack = contextlib.AsyncExitStack()
+        self._ledger: Any = None
+        self._collectors: list[Any] = []
+        self._succession: vllm_carry.Succession | None = None
         self._building: asyncio.Task[tuple[Any, Any]] | None = None
         self._children_before: set[int] = set()
         self._is_stopping = False
@@ -167,8 +176,10 @@ class VllmEngine:
             namespace, self._llm = await asyncio.shield(self._building)
             if self._is_stopping:
                 raise EngineStartError("stopped while starting")
+            self._ledger = vllm_carry.Ledger(self._llm)
             await self._build_app(namespace)
             self._facts = _facts(self._llm)
+            self._collectors = _vllm_collectors()
         except (Exception, SystemExit) as error:
             await self._end(0.0)
             if isinstance(error, EngineStartError | OperatorError):
@@ -232,20 +243,90 @@ class VllmEngine:
         ]
         return Backlog(len(states), sorted(waits, reverse=True))
 
-    async def stop(self, timeout_s: float) -> None:
-        self._is_stopping = True
-        await self._end(timeout_s)
+    async def probe(self, timeout_s: float) -> None:
+        from vllm import SamplingParams
 
-    async def _end(self, timeout_s: float) -> None:
+        async def first_token() -> int:
+            prompt = {"prompt_token_ids": [1]}
+            params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+            tokens = 0
+            async for output in self._llm.generate(prompt, params, f"probe-{secrets.token_hex(4)}"):
+                tokens = len(output.outputs[0].token_ids)
+            return tokens
+
+        try:
+            tokens = await asyncio.wait_for(first_token(), timeout_s)
+        except TimeoutError:
+            raise EngineStartError(f"the new engine gave no token within {timeout_s:.0f} s") from None
+        except Exception as error:
+            raise EngineStartError(f"the new engine failed at its first token: {_one_line(error)}") from error
+        if tokens != 1:
+            raise EngineStartError(f"the new engine answered a probe for one token with {tokens}")
+
+    def handling(self, bound: Bound) -> Handling:
+        counts = {"carry": 0, "drain": 0, "replay": 0}
+        for request_id, state, request in self._ledger.unfinished() if self._ledger else ():
+            if _is_carried(vllm_carry.CarriedRequest(request_id, state, request, is_replayed=False), bound):
+                counts["carry"] += 1
+            else:
+                counts["replay" if vllm_carry.was_nothing_sent(state) else "drain"] += 1
+        return Handling(**counts)
+
+    async def hand_over(self, bound: Bound, error: str) -> list[Any]:
+        if self._llm is None or self._llm.errored:
+            return []
+        await vllm_carry.freeze(self._llm)
+        self._succession = vllm_carry.Succession(self._llm)
+        taken = vllm_carry.take(self._ledger, self._llm, lambda item: item.is_replayed or _is_carried(item, bound))
+        vllm_carry.end_with(self._llm, _refusal(error))
+        return taken
+
+    async def adopt(self, carried: Sequence[Any], error: str) -> int:
+        limit = min(
+            (n for n in (self.facts.max_model_len_tokens, self.facts.capacity_tokens) if n is not None), default=None
+        )
+        fitting = [item for item in carried if limit is None or item.total_tokens <= limit]
+        vllm_carry.fail([item for item in carried if item not in fitting], _refusal(error))
+        await vllm_carry.adopt(self._ledger, self._llm, fitting)
+        return len(fitting)
+
+    def succeed(self, successor: Engine | None, error: str) -> None:
+        if self._succession is None:
+            return
+        if isinstance(successor, VllmEngine):
+            self._succession.pass_to(successor._llm)
+        else:
+            self._succession.end(_refusal(error))
+
+    def reclaim_metrics(self) -> None:
+        from prometheus_client import REGISTRY
+
+        for collector in _vllm_collectors():
+            REGISTRY.unregister(collector)
+        for collector in self._collectors:
+            REGISTRY.register(collector)
+
+    def drop(self, carried: Sequence[Any], error: str) -> None:
+        vllm_carry.fail(list(carried), _refusal(error))
+
+    async def stop(self, timeout_s: float, *, keep_app: bool = False) -> None:
+        self._is_stopping = True
+        await self._end(timeout_s, keep_app=keep_app)
+
+    async def close_app(self) -> None:
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self._lifespan.aclose(), _CLOSE_S)
+        self._app = None
+
+    async def _end(self, timeout_s: float, *, keep_app: bool = False) -> None:
         await self._end_build()
         llm, self._llm = self._llm, None
         if llm is not None and not llm.errored and timeout_s > 0 and llm.output_processor.request_states:
             # Running requests end with what they have and finish_reason "abort" instead of a broken connection.
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(llm.pause_generation(mode="abort"), _ABORT_WAIT_S)
-        with contextlib.suppress(Exception):
-            await asyncio.wait_for(self._lifespan.aclose(), _CLOSE_S)
-        self._app = None
+        if not keep_app:
+            await self.close_app()
         if llm is not None:
             shutdown = asyncio.create_task(asyncio.to_thread(llm.shutdown, max(timeout_s, 0.1)))
             await asyncio.wait({shutdown}, timeout=timeout_s + _SHUTDOWN_GRACE_S)
@@ -291,6 +372,30 @@ def _answer_dead_engine_with_503(app: Any) -> None:
         layer = getattr(layer, "app", None)
     if layer is not None:
         layer.add_exception_handler(EngineDeadError, _engine_dead_response)
+
+
+def _vllm_collectors() -> list[Any]:
+    """vLLM's metrics in the process-wide registry. A second engine takes the first one's off and puts on its own."""
+    from prometheus_client import REGISTRY
+
+    return [c for c in list(REGISTRY._collector_to_names) if getattr(c, "_name", "").startswith("vllm:")]
+
+
+def _is_carried(item: vllm_carry.CarriedRequest, bound: Bound) -> bool:
+    if bound.reason is not None or vllm_carry.why_not(item.state, item.request) is not None:
+        return False
+    return bound.max_tokens is None or item.total_tokens <= bound.max_tokens
+
+
+def _refusal(text: str) -> Exception:
+    """An error that vLLM's API layer shows to the client as 503 with this text."""
+    from vllm import exceptions
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    graceful = getattr(exceptions, "GracefulHTTPError", None)
+    if graceful is not None:
+        return graceful(text, HTTPStatus.SERVICE_UNAVAILABLE)  # type: ignore[no-any-return]
+    return EngineDeadError()  # type: ignore[no-any-return]
 
 
 async def _engine_dead_response(request: Any, error: Exception) -> Any:

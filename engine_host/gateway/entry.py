@@ -10,7 +10,10 @@ from __future__ import annotations
 import asyncio
 
 from engine_host.engine.port import AsgiApp, Receive, Scope, Send
+from engine_host.gateway.held_request import HeldRequest
 from engine_host.gateway.unavailable import Unavailable, unavailable_body
+
+HELD_TOO_LONG = Unavailable("switching", "The server is changing its profile and this request waited too long.", 10.0)
 
 
 class Entry:
@@ -20,60 +23,100 @@ class Entry:
         self._app: AsgiApp | None = None
         self._why = Unavailable("starting", "The engine is starting.")
         self._refusing: Unavailable | None = None
-        self._inflight: set[int] = set()
-        self._next = 0
+        self._open = asyncio.Event()
+        self._open.set()
+        self._hold_deadline_s = 0.0
+        self.held = 0
+        """Requests waiting for the end of `hold` now."""
+        self.held_total = 0
+        """Requests that waited since the last `hold` began."""
+        self.inflight = 0
+        """Requests that apps are answering; reads such as /health and /metrics do not count."""
+        self._inflight_by_app: dict[int, int] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self.admitted_total = 0
         self.refused_total = 0
         self.refused_by_reason: dict[str, int] = {}
 
-    @property
-    def inflight(self) -> int:
-        """Requests that vLLM's app is answering; reads such as /health and /metrics do not count."""
-        return len(self._inflight)
-
     def attach(self, app: AsgiApp) -> None:
-        """Give requests to `app` from now on."""
+        """Give requests to `app` from now on, those held first."""
         self._app = app
         self._refusing = None
+        self._open.set()
+
+    def hold(self, deadline_s: float) -> None:
+        """Let new requests wait, each for at most `deadline_s`, until `attach` or `detach`. Reads go on."""
+        self._hold_deadline_s = deadline_s
+        self.held_total = 0
+        self._open.clear()
+
+    def let_go(self) -> None:
+        """End `hold` with the app that was there before."""
+        self._open.set()
 
     def refuse(self, why: Unavailable) -> None:
-        """Drain: refuse new requests, let those in flight and all reads through."""
+        """Drain: refuse new requests, those held too; let those in flight and all reads through."""
         self._refusing = why
+        self._open.set()
 
     def detach(self, why: Unavailable) -> None:
         """No engine: answer everything with 503 and `why`."""
         self._app = None
         self._refusing = None
         self._why = why
+        self._open.set()
 
     async def wait_idle(self) -> None:
         """Return when nothing is in flight."""
         await self._idle.wait()
 
+    def inflight_of(self, app: AsgiApp) -> int:
+        """Requests that `app`, attached or not any more, is still answering."""
+        return self._inflight_by_app.get(id(app), 0)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_read = scope["type"] == "http" and scope["method"] in ("GET", "HEAD", "OPTIONS")
+        if not self._open.is_set() and not is_read:
+            replayed = await self._hold_until_open(receive)
+            if replayed is None:
+                return
+            receive = replayed
         app = self._app
-        if app is None:
-            await self._answer_unavailable(scope, receive, send, self._why)
-            return
-        if scope["type"] == "http" and scope["method"] in ("GET", "HEAD", "OPTIONS"):
+        if app is None or not self._open.is_set():
+            await self._answer_unavailable(scope, receive, send, self._why if app is None else HELD_TOO_LONG)
+        elif is_read:
             await app(scope, receive, send)
-            return
-        if self._refusing is not None:
+        elif self._refusing is not None:
             await self._answer_unavailable(scope, receive, send, self._refusing)
-            return
-        self._next += 1
-        ticket = self._next
-        self._inflight.add(ticket)
+        else:
+            await self._answer(app, scope, receive, send)
+
+    async def _answer(self, app: AsgiApp, scope: Scope, receive: Receive, send: Send) -> None:
+        key = id(app)
+        self.inflight += 1
+        self._inflight_by_app[key] = self._inflight_by_app.get(key, 0) + 1
         self._idle.clear()
         self.admitted_total += 1
         try:
             await app(scope, receive, send)
         finally:
-            self._inflight.discard(ticket)
-            if not self._inflight:
+            self.inflight -= 1
+            self._inflight_by_app[key] -= 1
+            if not self._inflight_by_app[key]:
+                del self._inflight_by_app[key]
+            if not self.inflight:
                 self._idle.set()
+
+    async def _hold_until_open(self, receive: Receive) -> Receive | None:
+        """Wait; returns a `receive` that repeats what came meanwhile, or None when the client hung up."""
+        waiting = HeldRequest(receive)
+        self.held += 1
+        self.held_total += 1
+        try:
+            return await waiting.until(self._open, self._hold_deadline_s)
+        finally:
+            self.held -= 1
 
     async def _answer_unavailable(self, scope: Scope, receive: Receive, send: Send, why: Unavailable) -> None:
         self.refused_total += 1

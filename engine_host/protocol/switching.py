@@ -54,6 +54,8 @@ class Outcome(StrEnum):
     SWITCHED = "switched"
     UNCHANGED = "unchanged"
     """The profile runs already and nothing differs."""
+    REFUSED = "refused"
+    """The preflight found an error; nothing was touched."""
     ROLLED_BACK = "rolled_back"
     CANCELLED = "cancelled"
     FAILED = "failed"

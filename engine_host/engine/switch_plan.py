@@ -1,0 +1,92 @@
+"""How a switch will be done, decided before anything is touched: the tier, and what bounds the carrying of requests.
+
+Pure: profiles and a preflight report in, a plan out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine_host.engine.port import Bound
+from engine_host.profiles import Profile, diff_profiles
+from engine_host.protocol.errors import EXIT_INVALID, OperatorError
+from engine_host.protocol.profiles import KeyChange, Preflight, Tier
+
+_SAME_MODEL = (
+    *("model", "tokenizer", "revision", "tokenizer_revision", "tokenizer_mode", "skip_tokenizer_init"),
+    *("dtype", "quantization", "load_format", "hf_overrides", "hf_config_path", "rope_scaling", "rope_theta"),
+)
+"""Engine keys that must agree for one engine to go on with another's tokens as if nothing had happened."""
+
+
+class Checked(Protocol):
+    """What the plan needs of a preflight report."""
+
+    @property
+    def wire(self) -> Preflight: ...
+    @property
+    def fits_beside(self) -> bool | None: ...
+
+
+@dataclass(frozen=True)
+class SwitchPlan:
+    tier: Tier
+    reason: str
+    """Why not a cheaper tier."""
+    changes: tuple[KeyChange, ...]
+    bound: Bound
+
+
+def plan_switch(
+    before: Profile, after: Profile, checked: Checked, forced: Tier | None, *, has_engine: bool
+) -> SwitchPlan:
+    """Raises `OperatorError` when the forced tier cannot carry the change."""
+    diff = diff_profiles(before, after)
+    needed, reason = _cheapest(diff.tier, diff.changes, checked, has_engine=has_engine)
+    if forced is not None and forced is not needed:
+        _check_forced(forced, needed, reason)
+        needed, reason = forced, "asked for"
+    return SwitchPlan(needed, reason, tuple(diff.changes), carry_bound(before, after, checked.wire))
+
+
+def carry_bound(before: Profile, after: Profile, preflight: Preflight) -> Bound:
+    """What the new engine must allow for a request to be carried."""
+    for key in _SAME_MODEL:
+        if before.engine.get(key) != after.engine.get(key):
+            return Bound(reason=f"engine.{key} changes")
+    limits = [n for n in (preflight.longest_tokens, after.engine.get("max_model_len")) if isinstance(n, int)]
+    return Bound(max_tokens=min(limits, default=None))
+
+
+def _cheapest(tier: Tier, changes: list[KeyChange], checked: Checked, *, has_engine: bool) -> tuple[Tier, str]:
+    if not has_engine:
+        return Tier.RELOAD, "no engine is running"
+    if tier is Tier.NONE:
+        return tier, "nothing differs"
+    if tier is Tier.LIVE:
+        return tier, "only settings that apply to a running engine differ"
+    keys = [change.key for change in changes if change.tier is not Tier.LIVE]
+    others = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+    differs = f"{keys[0]}{others} needs a new engine"
+    if tier is Tier.RELOAD:
+        return tier, differs
+    if checked.fits_beside:
+        return Tier.OVERLAP, f"{differs}, and both fit in memory"
+    if checked.fits_beside is None:
+        return Tier.RELOAD, f"{differs}, and it is not known whether both fit in memory"
+    return Tier.RELOAD, f"{differs}, and both do not fit in memory"
+
+
+_ORDER = (Tier.NONE, Tier.LIVE, Tier.STANDBY, Tier.OVERLAP, Tier.RELOAD)
+
+
+def _check_forced(forced: Tier, needed: Tier, reason: str) -> None:
+    if forced is Tier.STANDBY:
+        raise OperatorError("no engine stands by: standby switching is not available", "Leave out --tier.")
+    if forced is Tier.NONE or _ORDER.index(forced) < _ORDER.index(needed):
+        raise OperatorError(
+            f"the tier {forced} cannot carry this change: {reason}",
+            f"Leave out --tier, or give --tier {needed}.",
+            exit_code=EXIT_INVALID,
+        )
