@@ -17,6 +17,7 @@ import pytest
 from engine_host.demo import child, place, run
 from engine_host.demo.place import PROFILE, state_dir
 from engine_host.demo.run import Demo, Programs
+from engine_host.host import _FORCED_EXIT_S
 from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.snapshot import Engine, Host, ProfileRef, Snapshot, State
 from engine_host.protocol.sockets import default_socket
@@ -140,10 +141,15 @@ async def test_a_host_that_drains_on_is_told_twice(
     assert not is_alive(recorded(port, "pid"))
 
 
+def test_the_host_gets_the_time_to_end_itself_by_force() -> None:
+    assert child.FORCED_S > _FORCED_EXIT_S
+
+
+@pytest.mark.parametrize("behaviour", ["deaf", "deaf-apart"])
 async def test_a_host_that_hears_nothing_is_killed_with_its_children(
-    port: int, behaves: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    port: int, behaves: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, behaviour: str
 ) -> None:
-    behaves("deaf")
+    behaves(behaviour)
     monkeypatch.setattr(run, "DRAIN_MARGIN_S", 0.1)
     monkeypatch.setattr(child, "FORCED_S", 0.2)
     assert await demo(port, seconds=0.3).run() == 0
