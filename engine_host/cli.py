@@ -7,8 +7,8 @@ module again in every child that it spawns.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,35 +102,21 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    """Shape, model path, and every engine key against the installed vLLM."""
-    from engine_host.engine.vllm_engine import argument_names, installed_version
-    from engine_host.profile import check_keys, find_profile, load_profile
+    """Everything that can be known without starting: what `switch` checks before it touches anything."""
+    from engine_host.preflight.preflight import run_preflight
+    from engine_host.preflight.report import as_json, as_text
+    from engine_host.profile import find_profile, load_profile
 
-    findings: list[str] = []
-    digest = name = None
     try:
         profile = load_profile(find_profile(arguments.profile, arguments.profiles_dir))
-        name, digest = profile.name, profile.digest
-        version = installed_version()
-        if version is not None:
-            os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-            check_keys(profile, argument_names())
     except OperatorError as error:
         if not arguments.json:
             raise
         print(json.dumps({"ok": False, "error": error.fact, "remedy": error.remedy}))
         return EXIT_INVALID
-    if version is None:
-        findings.append("vLLM is not installed here: engine keys were not checked")
-    if arguments.json:
-        result = {"ok": True, "profile": name, "digest": digest, "vllm_version": version, "notes": findings}
-        print(json.dumps(result))
-    else:
-        against = f" against vLLM {version}" if version else ""
-        print(f"{name} ({digest}): every key checked{against}")
-        for finding in findings:
-            print(f"  note: {finding}")
-    return EXIT_DONE
+    report = asyncio.run(run_preflight(profile))
+    print(as_json(report) if arguments.json else as_text(report))
+    return EXIT_DONE if report.ok else EXIT_INVALID
 
 
 if __name__ == "__main__":
