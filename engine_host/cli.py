@@ -7,18 +7,18 @@ module again in every child that it spawns.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine_host import __version__
-from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, OperatorError
+from engine_host.protocol.errors import EXIT_DONE, EXIT_INVALID, OperatorError
 
 if TYPE_CHECKING:
-    from engine_host.profile import ValidNames
+    pass
 
 _EXAMPLES = """examples:
   engine-host serve profiles/demo.toml
@@ -105,61 +105,27 @@ def _serve(arguments: argparse.Namespace) -> int:
             socket_path=(arguments.socket or default_socket(port)).absolute(),
             state_dir=prepare_state_dir(arguments.state_dir, port),
             socket_group=arguments.socket_group,
-            drain_timeout_s=profile.switch.drain_timeout_s,
+            profiles_dir=arguments.profiles_dir,
         )
     )
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    """Shape, model path, what the HTTP server will load, and every engine key against the installed vLLM."""
-    from engine_host.engine.vllm_engine import installed_version
-    from engine_host.gateway.server_settings import read_server_settings
-    from engine_host.profiles import check_files, check_keys, find_profile, load_profile
+    """Everything that can be known without starting: what `switch` checks before it touches anything."""
+    from engine_host.preflight.preflight import run_preflight
+    from engine_host.preflight.report import as_json, as_text
+    from engine_host.profiles import find_profile, load_profile
 
-    findings: list[str] = []
-    digest = name = None
     try:
         profile = load_profile(find_profile(arguments.profile, arguments.profiles_dir))
-        check_files(profile)
-        name, digest = profile.name, profile.digest
-        read_server_settings(profile.server)
-        version = installed_version()
-        if version is not None:
-            os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-            check_keys(profile, _argument_names(version))
     except OperatorError as error:
         if not arguments.json:
             raise
         print(json.dumps({"ok": False, "error": error.fact, "remedy": error.remedy}))
-        return error.exit_code
-    if version is None:
-        findings.append("vLLM is not installed here: engine keys were not checked")
-    if arguments.json:
-        result = {"ok": True, "profile": name, "digest": digest, "vllm_version": version, "notes": findings}
-        print(json.dumps(result))
-    else:
-        against = f" against vLLM {version}" if version else ""
-        print(f"{name} ({digest}): every key checked{against}")
-        for finding in findings:
-            print(f"  note: {finding}")
-    return EXIT_DONE
-
-
-def _argument_names(version: str) -> ValidNames:
-    """vLLM's own, which are learnt by importing it: what is broken in an installation shows itself there."""
-    from engine_host.engine.vllm_engine import argument_names
-
-    try:
-        return argument_names()
-    except OperatorError:
-        raise
-    except (Exception, SystemExit) as error:
-        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise OperatorError(
-            f"vLLM {version} is installed and cannot be imported: {why}",
-            f'see the whole of it with: {sys.executable} -c "import vllm.engine.arg_utils"',
-            exit_code=EXIT_FAILED,
-        ) from None
+        return EXIT_INVALID
+    report = asyncio.run(run_preflight(profile))
+    print(as_json(report) if arguments.json else as_text(report))
+    return EXIT_DONE if report.ok else EXIT_INVALID
 
 
 if __name__ == "__main__":

@@ -30,11 +30,12 @@ from engine_host.engine.start_times import START_TIMES_FILE, StartTimes
 from engine_host.engine.vllm_engine import VllmEngine, installed_version
 from engine_host.gateway.entry import Entry
 from engine_host.gateway.http_server import HttpServer, bind
-from engine_host.profiles import Profile, check_keys
+from engine_host.profiles import Profile, ProfileDirectory, check_keys
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, OperatorError
 from engine_host.protocol.events import Severity
 from engine_host.protocol.methods import History
-from engine_host.protocol.snapshot import ProfileRef, Snapshot, State
+from engine_host.protocol.snapshot import Snapshot, State
+from engine_host.switchboard import Switchboard
 from engine_host.telemetry.event_log import EventLog
 from engine_host.telemetry.machine import MachineSampler
 from engine_host.telemetry.snapshot_taker import HostIdentity, SnapshotTaker
@@ -56,7 +57,7 @@ class HostOptions:
     socket_path: Path
     state_dir: Path
     socket_group: str | None
-    drain_timeout_s: float
+    profiles_dir: Path
 
 
 class EngineHost:
@@ -73,13 +74,14 @@ class EngineHost:
         self._start_times = StartTimes(options.state_dir / START_TIMES_FILE)
         self._log = LogFile(options.state_dir / "engine.log", self._on_log_line)
         self._lifecycle = Lifecycle(
-            lambda: VllmEngine(profile.to_arguments(), partial(check_keys, profile)),
+            profile,
+            lambda wanted: VllmEngine(wanted.to_arguments(), partial(check_keys, wanted)),
             self._entry,
             self._store.record,
             self._log,
             self.events.append,
-            start_expected_s=self._start_times.expected_s(profile.digest),
-            on_started=lambda took_s: self._start_times.remember(profile.digest, took_s),
+            start_expected_s=lambda wanted: self._start_times.expected_s(wanted.digest),
+            on_started=lambda started, took_s: self._start_times.remember(started.digest, took_s),
             on_gone=self._store.engine_gone,
         )
         self._snapshots = SnapshotTaker(
@@ -91,12 +93,18 @@ class EngineHost:
                 started_at=time.time(),
                 http=f"{options.http_host}:{options.http_port}",
             ),
-            ProfileRef(name=profile.name, digest=profile.digest, path=str(profile.path)),
             installed_version(),
             self._lifecycle,
             self._store,
             self._entry,
             self._machine,
+        )
+        self.switching = Switchboard(
+            self._lifecycle,
+            ProfileDirectory(options.profiles_dir, also=[profile.path]),
+            options.state_dir,
+            self._start_times,
+            options.http_port,
         )
         self._signals = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -132,7 +140,7 @@ class EngineHost:
         return await self._lifecycle.stop(self._drain_s(drain_timeout_s), who)
 
     def _drain_s(self, asked: float | None) -> float:
-        return self._options.drain_timeout_s if asked is None else asked
+        return self._lifecycle.profile.switch.drain_timeout_s if asked is None else asked
 
     # --- life ------------------------------------------------------------------------------------------------------
 
@@ -237,7 +245,7 @@ class EngineHost:
         """The first signal drains and stops, the second forces."""
         self._signals += 1
         if self._signals == 1:
-            drain_s = self._options.drain_timeout_s
+            drain_s = self._drain_s(None)
             self.events.append(
                 "host.signal", f"{signal.Signals(number).name}: stopping, {drain_s:.0f} s to drain; again to force"
             )

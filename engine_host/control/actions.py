@@ -23,11 +23,13 @@ import msgspec
 from engine_host.protocol.envelope import ErrorCode, RpcError
 from engine_host.protocol.errors import EXIT_REFUSED, OperatorError
 from engine_host.protocol.events import Severity
-from engine_host.protocol.methods import Applied, Change, Method, RestartParams, StopParams
+from engine_host.protocol.methods import Applied, Change, Method, RestartParams, StopParams, SwitchParams
+from engine_host.protocol.switching import SwitchResult
 from engine_host.telemetry.event_log import one_line
 
 from .audit import AuditLog
 from .controlled import Controlled
+from .dispatch import refusal
 from .requests import rpc_error
 from .roles import Peer
 
@@ -39,7 +41,7 @@ REMEMBERED_KEYS = 256
 INTERRUPTION_GRACE_S = 2.0
 """For an action cut short at the host's end to have that audited."""
 
-Outcome = Applied | RpcError
+Outcome = Applied | SwitchResult | RpcError
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,24 @@ async def _stop(host: Controlled, params: Any, who: str) -> str:
     return await host.stop_host(params.drain_timeout_s, who)
 
 
-CHANGES: dict[str, Callable[[Controlled, Any, str], Awaitable[str]]] = {
+async def _switch(host: Controlled, params: Any, who: str) -> SwitchResult:
+    assert isinstance(params, SwitchParams)
+    return await host.switching.switch(params, who)
+
+
+async def _cancel_switch(host: Controlled, params: Any, who: str) -> str:
+    return host.switching.cancel()
+
+
+Apply = Callable[[Controlled, Any, str], Awaitable[str | SwitchResult]]
+
+CHANGES: dict[str, Apply] = {
     "engine.restart": _restart,
     "host.stop": _stop,
+    "switch": _switch,
+    "switch.cancel": _cancel_switch,
 }
-"""Method -> what applies it; exactly the methods of the table that are not read."""
+"""Method -> what applies it; exactly the methods of the table that are not read. A sentence becomes an `Applied`."""
 
 
 class Actions:
@@ -74,7 +89,7 @@ class Actions:
         host: Controlled,
         audit: AuditLog,
         *,
-        changes: dict[str, Callable[[Controlled, Any, str], Awaitable[str]]] = CHANGES,
+        changes: dict[str, Apply] = CHANGES,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._host = host
@@ -167,19 +182,21 @@ class Actions:
 
     async def _apply(self, method: Method, params: Change, peer: Peer, started: float) -> Outcome:
         try:
-            text = await self._changes[method.name](self._host, params, peer.login)
+            result = await self._changes[method.name](self._host, params, peer.login)
         except OperatorError as error:
             if error.exit_code == EXIT_REFUSED:
                 return self._conflict(error.fact, error.remedy)
-            return rpc_error(ErrorCode.FAILED, error.fact, error.remedy)
+            return refusal(error)
         except Exception as error:
             log.exception("%s failed", method.name)
             return _failed_inside(method, error)
+        if isinstance(result, SwitchResult):
+            return result
         return Applied(
             state=self._host.state,
             state_version=self._host.state_version,
             took_s=time.monotonic() - started,
-            text=text,
+            text=result,
         )
 
     def _stale(self, params: Change) -> RpcError | None:
@@ -210,6 +227,8 @@ class Actions:
 
     def _announce(self, method: Method, params: Change, peer: Peer, outcome: Outcome, took_s: float) -> None:
         why = f" ({params.reason})" if params.reason else ""
+        if isinstance(outcome, SwitchResult):
+            return  # the lifecycle tells it, whoever asked
         if isinstance(outcome, Applied):
             text, severity, result = outcome.text, Severity.INFO, "applied"
         else:
@@ -226,6 +245,8 @@ def _failed_inside(method: Method, error: Exception) -> RpcError:
 
 
 def _summary(outcome: Outcome) -> dict[str, Any]:
+    if isinstance(outcome, SwitchResult):
+        return {"outcome": str(outcome.outcome), "text": outcome.text}
     if isinstance(outcome, Applied):
         return {"outcome": "applied", "text": outcome.text}
     return {"outcome": "refused" if outcome.code == ErrorCode.CONFLICT else "failed", "text": outcome.message}

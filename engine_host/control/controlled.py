@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine_host.protocol.methods import History
+from engine_host.protocol.methods import ForecastParams, History, SwitchParams
+from engine_host.protocol.profiles import Preflight, ProfileDetail, ProfileDiff, ProfileList
 from engine_host.protocol.snapshot import Snapshot, State
+from engine_host.protocol.switching import SwitchForecast, SwitchResult, SwitchStatus
 from engine_host.telemetry.event_log import EventLog
 
 
@@ -23,6 +25,26 @@ class Identity:
     vllm_version: str | None
     """`None` until it is known."""
     capabilities: tuple[str, ...]
+
+
+class Switching(Protocol):
+    """Profiles and the hot switch. Every method may raise `OperatorError`."""
+
+    def profiles(self) -> ProfileList: ...
+    def profile(self, name: str) -> ProfileDetail: ...
+    def diff(self, before: str | None, after: str) -> ProfileDiff: ...
+    def status(self) -> SwitchStatus: ...
+
+    async def check(self, name: str) -> Preflight:
+        """Takes seconds."""
+
+    async def forecast(self, params: ForecastParams) -> SwitchForecast:
+        """Takes seconds."""
+
+    async def switch(self, params: SwitchParams, who: str) -> SwitchResult:
+        """Returns when it is done, rolled back, refused or cancelled."""
+
+    def cancel(self) -> str: ...
 
 
 class Controlled(Protocol):
@@ -39,6 +61,9 @@ class Controlled(Protocol):
 
     @property
     def events(self) -> EventLog: ...
+
+    @property
+    def switching(self) -> Switching: ...
 
     def snapshot(self) -> Snapshot:
         """The newest snapshot, its `age_s` set. Sessions poll at their own interval."""

@@ -7,11 +7,12 @@ nothing of it. Reads are answered on the spot; changes go to `actions`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from engine_host.protocol.envelope import ErrorCode, Request, RpcError, encode_error, encode_result
+from engine_host.protocol.errors import EXIT_INVALID, EXIT_REFUSED, OperatorError
 from engine_host.protocol.frames import MAX_FRAME_BYTES
 from engine_host.protocol.methods import EventList, EventsList, HistoryParams, Method, Risk
 from engine_host.protocol.snapshot import Snapshot
@@ -74,18 +75,51 @@ READS: dict[str, Callable[[Controlled, Any], Any]] = {
     "status": _status,
     "history": _history,
     "events.list": _events_list,
+    "profiles.list": lambda host, params: host.switching.profiles(),
+    "profiles.get": lambda host, params: host.switching.profile(params.name),
+    "profiles.diff": lambda host, params: host.switching.diff(params.before, params.after),
+    "switch.status": lambda host, params: host.switching.status(),
 }
 """Reads that need nothing of the session; the subscriptions are the session's own."""
+
+SLOW_READS: dict[str, Callable[[Controlled, Any], Awaitable[Any]]] = {
+    "profiles.check": lambda host, params: host.switching.check(params.name),
+    "switch.forecast": lambda host, params: host.switching.forecast(params),
+}
+"""Reads that take seconds: answered when they are done, the session goes on meanwhile."""
+
+
+async def slow_result(host: Controlled, call: Call) -> Any:
+    """The result of a method in `SLOW_READS`, or an `RpcError`; never raises."""
+    try:
+        return await SLOW_READS[call.method.name](host, call.params)
+    except OperatorError as error:
+        return refusal(error)
+    except Exception as error:
+        log.exception("%s failed", call.method.name)
+        return _broken(call, error)
+
+
+def refusal(error: OperatorError) -> RpcError:
+    """An operator's error on the wire, in the kind that its exit code stands for."""
+    code = {EXIT_INVALID: ErrorCode.INVALID_PARAMS, EXIT_REFUSED: ErrorCode.CONFLICT}
+    return rpc_error(code.get(error.exit_code, ErrorCode.FAILED), error.fact, error.remedy)
+
+
+def _broken(call: Call, error: Exception) -> RpcError:
+    fact = f"{call.method.name} failed inside the host: {type(error).__name__}"
+    return rpc_error(ErrorCode.INTERNAL, fact, "see the host's own log for the trace")
 
 
 def answer_read(host: Controlled, call: Call) -> bytes:
     """The reply frame of a method in `READS`."""
     try:
         return encode_reply(call.request, READS[call.method.name](host, call.params))
+    except OperatorError as error:
+        return encode_reply(call.request, refusal(error))
     except Exception as error:
         log.exception("%s failed", call.method.name)
-        fact = f"{call.method.name} failed inside the host: {type(error).__name__}"
-        return encode_reply(call.request, rpc_error(ErrorCode.INTERNAL, fact, "see the host's own log for the trace"))
+        return encode_reply(call.request, _broken(call, error))
 
 
 def encode_reply(request: Request, result: Any) -> bytes:

@@ -11,16 +11,16 @@ import asyncio
 import logging
 from collections import deque
 from functools import partial
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from engine_host.protocol import PROTOCOL_MAX, PROTOCOL_MIN
 from engine_host.protocol.envelope import ErrorCode, Request, RpcError, encode_error, encode_notification
 from engine_host.protocol.frames import MAX_FRAME_BYTES, FrameDecoder, FrameTooLarge
 from engine_host.protocol.methods import Hello, ProtocolRange, Risk, Subscribed
 
-from .actions import Actions, Outcome
+from .actions import Actions
 from .controlled import Controlled
-from .dispatch import Call, answer_read, encode_reply, prepare
+from .dispatch import SLOW_READS, Call, answer_read, encode_reply, prepare, slow_result
 from .outlet import Outlet
 from .requests import Refused, parse_request, rpc_error
 from .roles import Peer
@@ -36,6 +36,9 @@ FRAMES_A_TURN = 16
 
 MAX_IN_FLIGHT = 64
 """Actions that one session may wait for."""
+
+MAX_SLOW_READS = 2
+"""Of one session at a time: a preflight takes a process of its own for seconds."""
 
 LINGER_S = 2.0
 """How long a peer that is being closed for what it sent may take to read why."""
@@ -69,6 +72,7 @@ class Session(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder()
         self._frames: deque[bytes] = deque()
         self._in_flight = 0
+        self._slow_reads: set[asyncio.Task[Any]] = set()
         self._has_turn_scheduled = False
         self._is_reading = True
         self._is_discarding = False
@@ -194,6 +198,8 @@ class Session(asyncio.BufferedProtocol):
         elif call.method.name == "events.subscribe":
             self._reply(request, Subscribed(seq=self._events.start(call.params.after_seq)))
             self.pump_events()
+        elif call.method.name in SLOW_READS:
+            self._read_slowly(call)
         else:
             frame = answer_read(self._host, call)
             if request.id is not None:
@@ -203,10 +209,25 @@ class Session(asyncio.BufferedProtocol):
         if request.id is not None:
             self._outlet.send(encode_reply(request, result))
 
+    def _is_busy(self, call: Call, limit: int) -> bool:
+        """Tell the peer, if `limit` of its requests are under way already."""
+        if self._in_flight < limit:
+            return False
+        fact = f"{self._in_flight} requests of this session are under way already"
+        self._reply(call.request, rpc_error(ErrorCode.BUSY, fact, "wait for a reply before asking for more"))
+        return True
+
+    def _read_slowly(self, call: Call) -> None:
+        if self._is_busy(call, MAX_SLOW_READS):
+            return
+        self._in_flight += 1
+        task = self._loop.create_task(slow_result(self._host, call), name=f"read {call.method.name}")
+        self._slow_reads.add(task)
+        task.add_done_callback(self._slow_reads.discard)
+        task.add_done_callback(partial(self._finished, call.request))
+
     def _begin(self, call: Call) -> None:
-        if self._in_flight >= MAX_IN_FLIGHT:
-            fact = f"{MAX_IN_FLIGHT} requests of this session are under way already"
-            self._reply(call.request, rpc_error(ErrorCode.BUSY, fact, "wait for a reply before asking for more"))
+        if self._is_busy(call, MAX_IN_FLIGHT):
             return
         begun = self._sessions.actions.begin(call.method, call.params, self.peer)
         if isinstance(begun, RpcError):
@@ -215,7 +236,7 @@ class Session(asyncio.BufferedProtocol):
         self._in_flight += 1
         begun.add_done_callback(partial(self._finished, call.request))
 
-    def _finished(self, request: Request, action: asyncio.Future[Outcome]) -> None:
+    def _finished(self, request: Request, action: asyncio.Future[Any]) -> None:
         self._in_flight -= 1
         if action.cancelled():
             fact = f"{request.method} was interrupted: the host ends"

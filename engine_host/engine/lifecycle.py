@@ -45,8 +45,6 @@ _LOG_WINDOW_S = 2.0
 rejected requests that killed nothing."""
 _LAST_WORDS_S = 0.3
 """Between an engine's end and its last lines in the log: it writes through a buffer, the log is read in steps."""
-_RETIRE_POLL_S = 0.2
-"""How often a retired app is asked whether it still writes answers."""
 _STOP_S = 10.0
 """What an idle engine gets to end by itself; measured 2 to 5 s."""
 
@@ -183,11 +181,13 @@ class Lifecycle:
 
     async def stop(self, drain_timeout_s: float, who: str = "host") -> str:
         """Drain, stop the engine, end `run`; returns when that is done."""
-        return await self._send(_Command("stop", drain_timeout_s, who))
+        done: str = await self._send(_Command("stop", drain_timeout_s, who))
+        return done
 
     async def restart(self, drain_timeout_s: float, who: str = "host") -> str:
         """Drain, stop, start; returns when the engine serves again. Also brings a dead one back."""
-        return await self._send(_Command("restart", drain_timeout_s, who))
+        done: str = await self._send(_Command("restart", drain_timeout_s, who))
+        return done
 
     def force(self) -> None:
         """Stop waiting for requests in flight and for the engine's own end."""
@@ -380,8 +380,7 @@ class Lifecycle:
         task.add_done_callback(self._retiring.discard)
 
     async def _close_when_idle(self, engine: Engine) -> None:
-        while self.entry.inflight_of(engine.app):
-            await asyncio.sleep(_RETIRE_POLL_S)
+        await self.entry.wait_left(engine.app)
         await engine.close_app()
 
     def _take_step(self, step: StepStats) -> None:
@@ -420,11 +419,9 @@ class Lifecycle:
 
     async def _start_failed(self, error: EngineStartError | OperatorError, *, first: bool) -> None:
         """Tell why. Raises when it was the first start, which ends the host."""
-        if isinstance(error, OperatorError):
-            # The profile names something that this vLLM does not know: found before anything was started.
-            reason, lines = error.fact, ()
-        else:
-            reason, lines = error.reason, error.lines
+        # An OperatorError: the profile names something that this vLLM does not know, found before anything started.
+        reason = error.fact if isinstance(error, OperatorError) else error.reason
+        lines = () if isinstance(error, OperatorError) else error.lines
         if not first:
             self._crashed("engine.start_failed", "engine did not start", reason, lines, had_served=False)
             return

@@ -143,6 +143,15 @@ def _load_parser_plugins(namespace: Any) -> None:
         ReasoningParserManager.import_reasoning_parser(path)
 
 
+def engine_config(engine: dict[str, Any], server: dict[str, Any]) -> Any:
+    """The `VllmConfig` that `VllmEngine` would start with; raises what vLLM raises. Takes seconds and may touch a
+    device: for a process of its own (`config_probe`)."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    namespace = _namespace(EngineArguments(engine=engine, server=server))
+    return AsyncEngineArgs.from_cli_args(namespace).create_engine_config()
+
+
 class _ServerStub:
     """Stands where vLLM's handlers expect the uvicorn server: they set `should_exit` on it when the engine died, and
     ours must go on to say so and to start another engine."""

@@ -33,6 +33,7 @@ class Entry:
         self.inflight = 0
         """Requests that apps are answering; reads such as /health and /metrics do not count."""
         self._inflight_by_app: dict[int, int] = {}
+        self._left: dict[int, asyncio.Event] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self.admitted_total = 0
@@ -71,9 +72,11 @@ class Entry:
         """Return when nothing is in flight."""
         await self._idle.wait()
 
-    def inflight_of(self, app: AsgiApp) -> int:
-        """Requests that `app`, attached or not any more, is still answering."""
-        return self._inflight_by_app.get(id(app), 0)
+    async def wait_left(self, app: AsgiApp) -> None:
+        """Return when `app`, which is attached no more, has written its last answer."""
+        if id(app) in self._inflight_by_app:
+            left = self._left[id(app)] = asyncio.Event()
+            await left.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_read = scope["type"] == "http" and scope["method"] in ("GET", "HEAD", "OPTIONS")
@@ -105,6 +108,8 @@ class Entry:
             self._inflight_by_app[key] -= 1
             if not self._inflight_by_app[key]:
                 del self._inflight_by_app[key]
+                if left := self._left.pop(key, None):
+                    left.set()
             if not self.inflight:
                 self._idle.set()
 

@@ -40,7 +40,6 @@ class SnapshotTaker:
     def __init__(
         self,
         identity: HostIdentity,
-        profile: ProfileRef,
         vllm_version: str | None,
         lifecycle: Lifecycle,
         store: TelemetryStore,
@@ -48,7 +47,6 @@ class SnapshotTaker:
         machine: MachineSampler,
     ) -> None:
         self._identity = identity
-        self._profile = profile
         self._vllm_version = vllm_version
         self._lifecycle = lifecycle
         self._store = store
@@ -73,13 +71,13 @@ class SnapshotTaker:
         machine = self._machine.latest()
         return Snapshot(
             host=self._host(now, machine),
-            profile=self._profile,
+            profile=self._profile(),
             state=lifecycle.state,
             state_since=lifecycle.state_since,
             state_version=lifecycle.state_version,
             engine=self._engine(),
             kv=self._kv(),
-            queue=msgspec.structs.replace(store.queue(backlog), held=0),
+            queue=msgspec.structs.replace(store.queue(backlog), held=self._entry.held),
             speculation=store.speculation(facts.speculation_method if facts else None, facts.k_max if facts else None),
             throughput=store.throughput(),
             latency=store.latency(),
@@ -107,6 +105,10 @@ class SnapshotTaker:
             process_memory_bytes=machine.process_memory_bytes,
         )
 
+    def _profile(self) -> ProfileRef:
+        profile = self._lifecycle.profile
+        return ProfileRef(name=profile.name, digest=profile.digest, path=str(profile.path))
+
     def _engine(self) -> Engine:
         lifecycle, facts = self._lifecycle, self._lifecycle.facts
         phase, phase_elapsed_s = lifecycle.phase
@@ -127,6 +129,7 @@ class SnapshotTaker:
             crash_limit=CRASH_LIMIT,
             restart_in_s=lifecycle.restart_in_s,
             failure=lifecycle.failure,
+            switch=lifecycle.switch_under_way.progress if lifecycle.switch_under_way else None,
         )
 
     def _kv(self) -> Kv:

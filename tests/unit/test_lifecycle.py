@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,13 @@ from engine_host.engine.crash_policy import CRASH_LIMIT, CrashPolicy
 from engine_host.engine.lifecycle import Lifecycle
 from engine_host.engine.port import EngineStartError
 from engine_host.gateway.entry import Entry
+from engine_host.profiles import Profile, build_profile
 from engine_host.protocol.errors import EXIT_FAILED, EXIT_REFUSED, OperatorError
 from engine_host.protocol.snapshot import State
 
 from .scripted_engine import ScriptedEngine
+
+PROFILE = build_profile({"schema": 1, "engine": {"model": "scripted/a"}}, Path("a.toml"))
 
 
 class QuietLog:
@@ -40,10 +44,16 @@ class World:
         self.log = QuietLog()
         self.entry = Entry()
         self.lifecycle = Lifecycle(
-            self.make, self.entry, lambda step: None, self.log, self.on_event, crashes=CrashPolicy((0.01, 0.01))
+            PROFILE,
+            self.make,
+            self.entry,
+            lambda step: None,
+            self.log,
+            self.on_event,
+            crashes=CrashPolicy((0.01, 0.01)),
         )
 
-    def make(self) -> ScriptedEngine:
+    def make(self, profile: Profile) -> ScriptedEngine:
         self.made.append(self.engines.pop(0) if self.engines else ScriptedEngine())
         return self.made[-1]
 

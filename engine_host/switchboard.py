@@ -1,0 +1,108 @@
+"""Profiles and switching, as the control socket asks for them.
+
+Sits between the socket's methods and the lifecycle: reads profile files anew for every question (they are edited while
+the host runs), runs the preflight, forecasts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine_host.engine.lifecycle import Lifecycle
+from engine_host.engine.port import Handling
+from engine_host.engine.start_times import StartTimes
+from engine_host.engine.switch import SwitchOrder
+from engine_host.engine.switch_plan import plan_switch
+from engine_host.engine.timeline import PhaseTimes, forecast
+from engine_host.preflight.preflight import PreflightReport, run_preflight
+from engine_host.profiles import Profile, ProfileDirectory
+from engine_host.protocol.methods import ForecastParams, SwitchParams
+from engine_host.protocol.profiles import Preflight, ProfileDetail, ProfileDiff, ProfileList, Tier
+from engine_host.protocol.switching import SwitchForecast, SwitchResult, SwitchStatus
+
+SWITCH_TIMES_FILE = "switch-times.json"
+"""In the state directory."""
+
+
+class Switchboard:
+    """`port` is the one this host serves on, which a profile may name without a conflict."""
+
+    def __init__(
+        self, lifecycle: Lifecycle, directory: ProfileDirectory, state_dir: Path, start_times: StartTimes, port: int
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._directory = directory
+        self._start_times = start_times
+        self._phase_times = PhaseTimes(state_dir / SWITCH_TIMES_FILE)
+        self._port = port
+
+    # --- profiles --------------------------------------------------------------------------------------------------
+
+    def profiles(self) -> ProfileList:
+        return self._directory.list(self._lifecycle.profile)
+
+    def profile(self, name: str) -> ProfileDetail:
+        """Raises `OperatorError`."""
+        return self._directory.detail(name)
+
+    def diff(self, before: str | None, after: str) -> ProfileDiff:
+        """`before` None: what runs. Raises `OperatorError`."""
+        return self._directory.diff(before if before is not None else self._lifecycle.profile, after)
+
+    async def check(self, name: str) -> Preflight:
+        """Raises `OperatorError` when the profile cannot even be read."""
+        return (await self._preflight(self._directory.load(name))).wire
+
+    async def _preflight(self, profile: Profile) -> PreflightReport:
+        return await run_preflight(profile, running_port=self._port)
+
+    # --- switching -------------------------------------------------------------------------------------------------
+
+    async def forecast(self, params: ForecastParams) -> SwitchForecast:
+        """What a switch would do; touches nothing. Raises `OperatorError`."""
+        profile, running = self._directory.load(params.profile), self._lifecycle.profile
+        report = await self._preflight(profile)
+        engine = self._lifecycle.engine
+        plan = plan_switch(running, profile, report, params.tier, has_engine=engine is not None)
+        phases, expected_s, gap_s = forecast(
+            plan.tier,
+            self._phase_times.expected(profile.digest, plan.tier),
+            self._start_times.expected_s(profile.digest),
+        )
+        handling = Handling()
+        if engine is not None and plan.tier in (Tier.OVERLAP, Tier.RELOAD):
+            handling = engine.handling(plan.bound)
+        inflight = handling.carry + handling.drain + handling.replay
+        return SwitchForecast(
+            from_profile=running.name,
+            to_profile=profile.name,
+            tier=plan.tier,
+            tier_reason=plan.reason,
+            ok=report.ok,
+            findings=report.wire.findings,
+            changes=list(plan.changes),
+            phases=phases,
+            expected_s=expected_s,
+            expected_gap_s=gap_s,
+            running=inflight,
+            will_carry=handling.carry,
+            will_drain=handling.drain,
+            will_replay=handling.replay,
+        )
+
+    def status(self) -> SwitchStatus:
+        under_way = self._lifecycle.switch_under_way
+        return SwitchStatus(active=under_way.progress if under_way else None, last=self._lifecycle.last_switch)
+
+    async def switch(self, params: SwitchParams, who: str) -> SwitchResult:
+        """Returns when it is done, rolled back, refused or cancelled. Raises `OperatorError`."""
+        drain_s = params.drain_timeout_s
+        if drain_s is None:
+            drain_s = self._lifecycle.profile.switch.drain_timeout_s
+        order = SwitchOrder(self._directory.load(params.profile), params.tier, drain_s, who)
+        return await self._lifecycle.switch(order, self._preflight, self._phase_times)
+
+    def cancel(self) -> str:
+        """Raises `OperatorError` when there is nothing to cancel, or no longer."""
+        self._lifecycle.cancel_switch()
+        return "the switch is being cancelled"
