@@ -41,6 +41,7 @@ class HostChild:
     async def start(cls, command: Sequence[str], log: Path) -> HostChild:
         """Run `command` with its output appended to `log`. Raises `OSError`."""
         with log.open("ab") as output:
+            start = output.tell()  # before the host writes: the two share one position
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -48,7 +49,7 @@ class HostChild:
                 stderr=output,
                 start_new_session=True,
             )
-            return cls(process, log, output.tell())
+            return cls(process, log, start)
 
     @property
     def returncode(self) -> int | None:

@@ -112,6 +112,14 @@ async def test_without_a_terminal_one_status_is_printed_and_everything_stopped(
     assert not is_alive(recorded(port, "pid"))
 
 
+async def test_the_state_directory_is_private_even_where_it_was_not(port: int, behaves: Callable[[str], None]) -> None:
+    behaves("serves")
+    state_dir(port).mkdir(parents=True)
+    state_dir(port).chmod(0o755)
+    assert await demo(port, seconds=0.3).run() == 0
+    assert state_dir(port).stat().st_mode & 0o777 == 0o700
+
+
 async def test_quitting_the_console_stops_the_host(
     port: int, behaves: Callable[[str], None], console_quits_at: Callable[[Path], None]
 ) -> None:
