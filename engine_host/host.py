@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import secrets
@@ -27,6 +26,7 @@ from engine_host.control.server import ControlServer
 from engine_host.engine.lifecycle import Lifecycle
 from engine_host.engine.log_file import LogFile
 from engine_host.engine.port import EngineStartError
+from engine_host.engine.start_times import START_TIMES_FILE, StartTimes
 from engine_host.engine.vllm_engine import VllmEngine, installed_version
 from engine_host.gateway.entry import Entry
 from engine_host.gateway.http_server import HttpServer, bind
@@ -44,8 +44,6 @@ logger = logging.getLogger(__name__)
 
 _CONTROL_CLOSE_S = 2.0
 """What the control socket gets to hand out its last answers."""
-START_TIMES_FILE = "start-times.json"
-"""In the state directory: how long each profile (by digest) took to start, for the forecast of the next start."""
 
 
 @dataclass(frozen=True)
@@ -247,34 +245,6 @@ class EngineHost:
         elif self._signals == 2:
             self.events.append("host.signal", "second signal: forced", severity=Severity.WARNING)
             self._lifecycle.force()
-
-
-class StartTimes:
-    """How long each profile took to start, by digest, kept over runs of the host."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def expected_s(self, digest: str) -> float | None:
-        return self._read().get(digest)
-
-    def remember(self, digest: str, took_s: float) -> None:
-        """A forecast is a convenience: a disk that cannot keep it must not stop a start."""
-        times = {**self._read(), digest: round(took_s, 1)}
-        newest = dict(list(times.items())[-100:])
-        with contextlib.suppress(OSError):
-            part = self._path.with_suffix(".part")
-            part.write_text(json.dumps(newest))
-            part.replace(self._path)
-
-    def _read(self) -> dict[str, float]:
-        try:
-            content = json.loads(self._path.read_text())
-        except (OSError, ValueError):
-            return {}
-        if not isinstance(content, dict):
-            return {}
-        return {str(key): float(value) for key, value in content.items() if isinstance(value, int | float)}
 
 
 def start_failure(error: EngineStartError, log: Path) -> OperatorError:
