@@ -121,6 +121,12 @@ class HttpServer:
                 raise OperatorError("the HTTP server ended while starting", exit_code=EXIT_FAILED)
             await asyncio.sleep(0.005)
 
+    @property
+    def ended(self) -> asyncio.Task[None]:
+        """Done when the server has ended, which before `close` is a failure."""
+        assert self._task is not None, "asked for after start()"
+        return self._task
+
     async def close(self) -> None:
         """Stop listening, let open connections finish within a few seconds, close the port."""
         if self._task is not None:
