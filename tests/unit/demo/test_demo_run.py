@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from engine_host import process_tree, supervisor
 from engine_host.demo import child, place, run
 from engine_host.demo.place import PROFILE, state_dir
 from engine_host.demo.run import Demo, Programs
-from engine_host.host import _FORCED_EXIT_S
 from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.snapshot import Engine, Host, ProfileRef, Snapshot, State
 from engine_host.protocol.sockets import default_socket
@@ -150,7 +150,7 @@ async def test_a_host_that_drains_on_is_told_twice(
 
 
 def test_the_host_gets_the_time_to_end_itself_by_force() -> None:
-    assert child.FORCED_S > _FORCED_EXIT_S
+    assert child.FORCED_S >= supervisor.FORCED_EXIT_S + process_tree.KILL_WAIT_S
 
 
 @pytest.mark.parametrize("behaviour", ["deaf", "deaf-apart"])
