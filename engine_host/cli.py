@@ -88,7 +88,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from engine_host.host import HostOptions, run_host
     from engine_host.profiles import check_files, find_profile, load_profile
     from engine_host.protocol.sockets import default_socket
-    from engine_host.state_dir import prepare_state_dir
+    from engine_host.state_dir import claimed_state_dir
 
     profile = load_profile(find_profile(arguments.profile, arguments.profiles_dir))
     check_files(profile)
@@ -97,17 +97,18 @@ def _serve(arguments: argparse.Namespace) -> int:
     raise_descriptor_limit()
     host = arguments.host or server.host
     port = arguments.port or server.port
-    return run_host(
-        HostOptions(
-            profile=profile,
-            http_host=host,
-            http_port=port,
-            socket_path=(arguments.socket or default_socket(port)).absolute(),
-            state_dir=prepare_state_dir(arguments.state_dir, port),
-            socket_group=arguments.socket_group,
-            profiles_dir=arguments.profiles_dir,
+    with claimed_state_dir(arguments.state_dir, port, f"profile {profile.name}, port {port}") as state_dir:
+        return run_host(
+            HostOptions(
+                profile=profile,
+                http_host=host,
+                http_port=port,
+                socket_path=(arguments.socket or default_socket(port)).absolute(),
+                state_dir=state_dir,
+                socket_group=arguments.socket_group,
+                profiles_dir=arguments.profiles_dir,
+            )
         )
-    )
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -17,16 +17,13 @@ from typing import Any
 
 import psutil
 
-FORCED_S = 25.0
-"""Between the second SIGTERM and the kill: more than the 20 s in which the host ends itself by force."""
+from engine_host import process_tree
 
-GONE_S = 5.0
-"""What killed processes get to disappear; by then their memory and ports are free."""
+FORCED_S = 30.0
+"""Between the second SIGTERM and the kill: more than the supervisor's own 20 s, and 5 s for what it kills then."""
 
 SIGNAL_GAP_S = 0.2
 """Between the two SIGTERMs at least: the kernel makes one of two that are pending together."""
-
-GONE_POLL_S = 0.05
 
 
 class HostChild:
@@ -41,6 +38,7 @@ class HostChild:
     async def start(cls, command: Sequence[str], log: Path) -> HostChild:
         """Run `command` with its output appended to `log`. Raises `OSError`."""
         with log.open("ab") as output:
+            start = output.tell()  # before the host writes: the two share one position
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -48,7 +46,7 @@ class HostChild:
                 stderr=output,
                 start_new_session=True,
             )
-            return cls(process, log, output.tell())
+            return cls(process, log, start)
 
     @property
     def returncode(self) -> int | None:
@@ -77,15 +75,8 @@ class HostChild:
         family |= self._family()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)  # also children that outlived their host
-        for process in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
         await self._process.wait()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GONE_S):
-                # Polled: nobody tells of the end of processes that are not our children.
-                while any(_is_alive(process) for process in family):  # noqa: ASYNC110
-                    await asyncio.sleep(GONE_POLL_S)
+        await asyncio.to_thread(process_tree.kill, family)
 
     def _family(self) -> set[psutil.Process]:
         """Everything below the process that was started; a `psutil.Process` is never mistaken for a later one."""
@@ -108,11 +99,3 @@ class HostChild:
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    """A zombie is not: not every container has an init that reaps it, and it holds nothing."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

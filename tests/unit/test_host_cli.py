@@ -13,6 +13,7 @@ import pytest
 from engine_host import cli
 from engine_host.engine import vllm_engine
 from engine_host.protocol.errors import EXIT_FAILED, EXIT_INVALID
+from engine_host.state_dir import claimed_state_dir
 
 PROFILE = 'schema = 1\n[engine]\nmodel = "org/name"\n[server]\n'
 
@@ -43,6 +44,17 @@ def test_a_mistake_in_server_is_told_before_anything_is_started(tmp_path: Path, 
     assert "Traceback" not in served.stderr
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "vllm-console").exists()
+
+
+def test_two_hosts_do_not_share_a_state_directory(tmp_path: Path) -> None:
+    if vllm_engine.installed_version() is None:
+        pytest.skip("without vLLM nothing is served at all")
+    (tmp_path / "p.toml").write_text(PROFILE)
+    with claimed_state_dir(tmp_path / "state", 8000, "profile other, port 8000"):
+        served = run(tmp_path, "serve", str(tmp_path / "p.toml"), "--state-dir", str(tmp_path / "state"))
+    assert served.returncode == EXIT_INVALID
+    assert f"in use by process {os.getpid()} running profile other, port 8000" in served.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_check_finds_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
