@@ -37,7 +37,7 @@ _ORDER = (Tier.NONE, Tier.LIVE, Tier.STANDBY, Tier.OVERLAP, Tier.RELOAD)
 
 def diff_profiles(before: Profile, after: Profile) -> ProfileDiff:
     """Every key whose effective value differs, by name; secrets are said to differ and not shown."""
-    old, new = _flat(before), _flat(after)
+    old, new = leaves(before.effective()), leaves(after.effective())
     changes = [_change(key, old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     tier = max((change.tier for change in changes), key=_ORDER.index, default=Tier.NONE)
     return ProfileDiff(before=before.name, after=after.name, tier=tier, changes=changes)
@@ -51,12 +51,6 @@ def tier_of(key: str) -> Tier:
     if table == "server":
         return Tier.NONE if name in LISTENER_KEYS else Tier.OVERLAP
     return Tier.LIVE
-
-
-def _flat(profile: Profile) -> dict[str, object]:
-    return {
-        key: value for name, table in profile.effective().items() for key, value in leaves(table, name).items()
-    } | {}
 
 
 def _change(key: str, before: object, after: object) -> KeyChange:

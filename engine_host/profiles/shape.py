@@ -6,6 +6,7 @@ vLLM's and differ by release; `keys` checks them against the installed one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -79,11 +80,11 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = False
 
 
-def leaves(table: dict[str, Any], prefix: str) -> dict[str, Any]:
+def leaves(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """The values of a table by dotted key: `{"engine.speculative_config.method": "ngram"}`. Lists are values."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
-        path = f"{prefix}.{key}"
+        path = f"{prefix}.{key}" if prefix else key
         if isinstance(value, dict) and value:
             flat.update(leaves(value, path))
         else:
