@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import tomli_w
-
 from console import format as fmt
 from console.lines import BLANK, Line, Piece, Tone, clip, line
+from engine_host.profiles.shape import SCHEMA
+from engine_host.profiles.toml_text import as_toml
 from engine_host.protocol.events import Severity
 from engine_host.protocol.profiles import Finding, KeyChange, Preflight, ProfileDetail, ProfileDiff, ProfileList, Tier
 
@@ -57,8 +57,8 @@ def detail_lines(detail: ProfileDetail) -> list[Line]:
     head = [f"# {fmt.clean(detail.name)} ({fmt.clean(detail.digest)}), {fmt.clean(detail.path)}"]
     if len(detail.lineage) > 1:
         head.append(f"# extends: {lineage}")
-    filled = {name: _without_null(table) for name, table in detail.effective.items() if table}
-    body = tomli_w.dumps({"schema": 1, **filled}).splitlines()
+    filled = {name: table for name, table in detail.effective.items() if table}
+    body = as_toml({"schema": SCHEMA, **filled}).splitlines()
     return [*(line((row, Tone.FAINT)) for row in head), *(line(fmt.clean(row)) for row in body)]
 
 
@@ -111,10 +111,3 @@ def _value(value: Any) -> str:
     if value is None:
         return fmt.DASH
     return clip(fmt.clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)), _WIDEST_VALUE)
-
-
-def _without_null(value: Any) -> Any:
-    """TOML has no null; a newer host may send one."""
-    if isinstance(value, dict):
-        return {key: _without_null(item) for key, item in value.items() if item is not None}
-    return value

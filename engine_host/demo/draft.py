@@ -41,7 +41,7 @@ def write_draft(model: Path, target: Path) -> None:
     with (target / WEIGHTS).open("wb") as out:
         out.write(source[:data_at].tobytes())
         for (start, end), name, shape in tensors:
-            bits = source[data_at + start : data_at + end].view(np.uint16)
+            bits = source[data_at + start : data_at + end].view("<u2")
             if is_projection(name, shape):
                 bits = bfloat16_bits(rounded(_floats(bits).reshape(shape)))
             out.write(bits.tobytes())
@@ -58,9 +58,12 @@ def rounded(weight: Array) -> Array:
     blocks = weight.reshape(rows, columns // BLOCK, BLOCK)
     low, high = blocks.min(-1, keepdims=True), blocks.max(-1, keepdims=True)
     step = np.maximum(high - low, np.finfo(np.float32).tiny) / (2**BITS - 1)
-    return (np.round((blocks - low) / step) * step + low).reshape(rows, columns)
+    coarse: Array = np.round((blocks - low) / step) * step + low
+    return coarse.reshape(rows, columns)
 
 
 def _floats(bits: Array) -> Array:
-    widened = bits.astype(np.uint32) << np.uint32(16)
-    return np.asarray(widened.view(np.float32))
+    """bfloat16, given as its 16 bits, as float32."""
+    halves = np.zeros((bits.size, 2), np.uint16)
+    halves[:, 1] = bits
+    return halves.view(np.float32)

@@ -50,7 +50,7 @@ def _own_comments(profile: Profile) -> list[str]:
     tables = profile.effective()
     own = leaves({name: table for name, table in tables.items() if name not in ("engine", "server")})
     defaults = leaves({"switch": msgspec.to_builtins(Switch())})
-    return [f"{OWN_COMMENT}{key} = {json.dumps(value)}" for key, value in own.items() if value != defaults.get(key, {})]
+    return [f"{OWN_COMMENT}{key} = {json.dumps(value)}" for key, value in own.items() if value != defaults.get(key)]
 
 
 def _options(name: str, value: Any) -> list[list[str]]:

@@ -13,12 +13,11 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import Any
 
-import tomli_w
-
 from engine_host.nearest import nearest
 from engine_host.profiles.arguments import Argument, Kind, catalogue, mapping_or_list, whole_number
 from engine_host.profiles.older_names import OLDER, OLDER_NESTED
 from engine_host.profiles.shape import SCHEMA, SECRETS, TABLES
+from engine_host.profiles.toml_text import as_toml
 from engine_host.protocol.errors import OperatorError
 
 OWN_COMMENT = "# vllm-console: "
@@ -41,7 +40,7 @@ class Imported:
     def toml(self) -> str:
         """The profile as a file, the notices as comments above it."""
         said = "".join(f"# {_one_line(notice)}\n" for notice in self.notices)
-        return said + tomli_w.dumps(self.content())
+        return said + as_toml(self.content())
 
     def notice(self, text: str) -> None:
         if text not in self.notices:

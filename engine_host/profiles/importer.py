@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -60,12 +61,17 @@ def _read_config(beside: Path) -> Callable[[Path, Imported], None]:
     return read
 
 
+_STARTS_VLLM = re.compile(r"^[^#]*?((^|[\s/])vllm\s+serve\b|-m\s+vllm\.|vllm-openai)", re.MULTILINE)
+
+
 def _is_yaml(text: str) -> bool:
+    """Asked first for a command: many a command line happens to be YAML as well."""
+    if _STARTS_VLLM.search(text):
+        return False
     try:
         return isinstance(yaml.safe_load(text), dict)
     except (yaml.YAMLError, ValueError, RecursionError):
-        # A command line may be broken YAML; broken YAML names no program.
-        return "vllm" not in text.split("#", 1)[0] and ":" in text
+        return ":" in text
 
 
 def _complete(found: Imported) -> Imported:

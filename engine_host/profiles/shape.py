@@ -81,11 +81,12 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def leaves(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a table by dotted key: `{"engine.speculative_config.method": "ngram"}`. Lists are values."""
+    """The values of a table by dotted key: `{"engine.speculative_config.method": "ngram"}`. Lists are values,
+    and so is an empty mapping."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         path = f"{prefix}.{key}" if prefix else key
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict) and (value or not prefix):
             flat.update(leaves(value, path))
         else:
             flat[path] = value
