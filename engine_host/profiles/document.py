@@ -5,6 +5,8 @@ Nothing is inherited or filled in here. What is refused is refused with the file
 
 from __future__ import annotations
 
+import datetime
+import math
 import stat
 import tomllib
 from collections.abc import Mapping
@@ -13,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from engine_host.nearest import nearest, suggestion
-from engine_host.profiles.shape import DESCRIPTION_CHARS, NOT_YET_APPLIED, SCHEMA, TABLES, TOP_KEYS, copied, type_name
+from engine_host.profiles.shape import (
+    DESCRIPTION_CHARS,
+    NOT_YET_APPLIED,
+    SCHEMA,
+    TABLES,
+    TOP_KEYS,
+    copied,
+    leaves,
+    type_name,
+)
 from engine_host.protocol.errors import OperatorError
 
 MAX_PROFILE_BYTES = 1 << 20
@@ -80,6 +91,9 @@ def checked_document(content: Mapping[str, Any], path: Path) -> Document:
             raise OperatorError(
                 f"{path}: unknown key {key}.{next(iter(value))}", f"[{key}] takes no keys in this version"
             )
+    for name in TABLES:
+        for key, value in leaves(content.get(name, {}), name).items():
+            _check_value(key, value, path)
     extends = _extends(content.get("extends"), path)
     return Document(
         path=path,
@@ -88,6 +102,18 @@ def checked_document(content: Mapping[str, Any], path: Path) -> Document:
         unset=_unset(content.get("unset", []), extends, path),
         description=_description(content.get("description", ""), path),
     )
+
+
+def _check_value(key: str, value: Any, path: Path) -> None:
+    """Refuse what TOML can say and no argument of vLLM can be. Raises `OperatorError`."""
+    for item in value if isinstance(value, list) else [value]:
+        match item:
+            case datetime.date() | datetime.time():
+                raise OperatorError(f"{path}: {key} = {item} is a date or time", f'put it in quotes: "{item}"')
+            case float() if not math.isfinite(item):
+                raise OperatorError(f"{path}: {key} = {item} is no finite number", "write a number")
+            case int() if not -(1 << 63) <= item < 1 << 63:
+                raise OperatorError(f"{path}: {key} has a number of more than 64 bits", "write a smaller number")
 
 
 def _extends(value: Any, path: Path) -> str | None:

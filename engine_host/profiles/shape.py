@@ -6,6 +6,7 @@ vLLM's and differ by release; `keys` checks them against the installed one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -79,12 +80,13 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = False
 
 
-def leaves(table: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """The values of a table by dotted key: `{"engine.speculative_config.method": "ngram"}`. Lists are values."""
+def leaves(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a table by dotted key: `{"engine.speculative_config.method": "ngram"}`. Lists are values,
+    and so is an empty mapping."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
-        path = f"{prefix}.{key}"
-        if isinstance(value, dict) and value:
+        path = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, dict) and (value or not prefix):
             flat.update(leaves(value, path))
         else:
             flat[path] = value

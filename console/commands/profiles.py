@@ -1,0 +1,175 @@
+"""`profiles`: list, show, diff, check on a directory of this machine or on a host; import and export here.
+
+Without a host named (-t, --on-host) nothing is connected to: a working copy on a laptop is enough. What only a host
+can know is then said to be unchecked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from console.client import NO_PARAMS, READ_DEADLINE_S, connected
+from console.commands.output import write_json
+from console.connect import resolve
+from engine_host.profiles import Profile, ProfileDirectory, detail_of, diff_profiles, find_profile, load_profile
+from engine_host.profiles.shape_check import UNCHECKED, shape_check
+from engine_host.protocol.errors import EXIT_DONE, EXIT_INVALID, OperatorError
+from engine_host.protocol.events import Severity
+from engine_host.protocol.methods import DiffParams, ProfileName
+from engine_host.protocol.profiles import Finding, Preflight, ProfileDetail, ProfileDiff, ProfileList
+
+RUNNING = "running"
+"""In place of a profile's name in `diff`: what the host's engine was started with."""
+
+CHECK_DEADLINE_S = 300.0
+"""A host that has not imported vLLM yet takes a minute for its first check, more on a busy machine."""
+
+R = TypeVar("R")
+
+_encode = msgspec.json.Encoder().encode
+
+
+def run(arguments: argparse.Namespace) -> int:
+    match arguments.action:
+        case "list":
+            return _list(arguments)
+        case "show":
+            return _show(arguments)
+        case "diff":
+            return _diff(arguments)
+        case "check":
+            return _check(arguments)
+        case _:
+            from console.commands.profiles_exchange import export, import_
+
+            return (import_ if arguments.action == "import" else export)(arguments)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    found = _listed(arguments)
+    if arguments.json:
+        write_json(_encode(found))
+    else:
+        from console.commands import profiles_text
+        from console.commands.output import width, write_lines
+
+        write_lines(profiles_text.list_lines(found, width()))
+    return EXIT_DONE
+
+
+def _listed(arguments: argparse.Namespace) -> ProfileList:
+    return _ask(arguments, "profiles.list", ProfileList) if _is_on_host(arguments) else _directory(arguments).list()
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    if _is_on_host(arguments):
+        detail = _ask(arguments, "profiles.get", ProfileDetail, ProfileName(name=arguments.name))
+    else:
+        detail = detail_of(local_profile(arguments.name, arguments.profiles_dir))
+    if arguments.json:
+        write_json(_encode(detail))
+    else:
+        from console.commands import profiles_text
+        from console.commands.output import write_lines
+
+        write_lines(profiles_text.detail_lines(detail))
+    return EXIT_DONE
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    before = None if arguments.before == RUNNING else arguments.before
+    if _is_on_host(arguments) or arguments.before == RUNNING:
+        diff = _ask(arguments, "profiles.diff", ProfileDiff, DiffParams(before=before, after=arguments.after))
+    elif before is None:
+        raise OperatorError(
+            f"diff {arguments.after}: with what?",
+            "Name two profiles, or compare with what a host runs: vllm-console profiles diff running "
+            f"{arguments.after}",
+        )
+    else:
+        old, new = (local_profile(name, arguments.profiles_dir) for name in (before, arguments.after))
+        diff = diff_profiles(old, new)
+    if arguments.json:
+        write_json(_encode(diff))
+    else:
+        from console.commands import profiles_text
+        from console.commands.output import width, write_lines
+
+        write_lines(profiles_text.diff_lines(diff, width()))
+    return EXIT_DONE
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    names = arguments.names or _every_name(arguments)
+    if _is_on_host(arguments):
+        results = [
+            _ask(arguments, "profiles.check", Preflight, ProfileName(name=name), CHECK_DEADLINE_S) for name in names
+        ]
+    else:
+        results = [_checked_here(name, arguments.profiles_dir) for name in names]
+    for result in results:
+        if arguments.json:
+            write_json(_encode(result))
+        else:
+            from console.commands import profiles_text
+            from console.commands.output import write_lines
+
+            write_lines(profiles_text.check_lines(result))
+    return EXIT_DONE if all(_passes(result, arguments.strict) for result in results) else EXIT_INVALID
+
+
+def _passes(result: Preflight, is_strict: bool) -> bool:
+    return result.ok and not (is_strict and any(found.severity is not Severity.INFO for found in result.findings))
+
+
+def _every_name(arguments: argparse.Namespace) -> list[str]:
+    found = _listed(arguments)
+    if not found.profiles:
+        raise OperatorError(f"there are no profiles in {found.directory}", "name a file, or --profiles-dir DIRECTORY")
+    return [one.name for one in found.profiles]
+
+
+def _checked_here(name: str, profiles_dir: Path) -> Preflight:
+    try:
+        return shape_check(local_profile(name, profiles_dir))
+    except OperatorError as error:
+        finding = Finding(id="profile.refused", severity=Severity.ERROR, text=error.fact, remedy=error.remedy)
+        return Preflight(profile=name, ok=False, findings=[finding], unchecked=UNCHECKED)
+
+
+def local_profile(name: str, profiles_dir: Path) -> Profile:
+    """A profile by name or path on this machine. Raises `OperatorError`."""
+    return load_profile(find_profile(name, profiles_dir))
+
+
+def _directory(arguments: argparse.Namespace) -> ProfileDirectory:
+    directory: Path = arguments.profiles_dir
+    if not directory.is_dir():
+        raise OperatorError(
+            f"there is no directory {directory}", "name one with --profiles-dir, or ask a host: --on-host"
+        )
+    return ProfileDirectory(directory)
+
+
+def _is_on_host(arguments: argparse.Namespace) -> bool:
+    """Only when asked: $VLLM_CONSOLE_TARGET is set all day and must not decide which files are meant."""
+    return bool(arguments.on_host or arguments.target)
+
+
+def _ask(
+    arguments: argparse.Namespace,
+    method: str,
+    result: type[R],
+    params: msgspec.Struct = NO_PARAMS,
+    deadline_s: float = READ_DEADLINE_S,
+) -> R:
+    async def ask() -> R:
+        async with connected(resolve(arguments.target).path) as client:
+            return await client.read(method, result, params, deadline_s=deadline_s)
+
+    return asyncio.run(ask())

@@ -1,0 +1,238 @@
+"""What an import gathers: arguments by today's names, in a profile's tables, with a notice for each translation.
+
+Both readers, of command lines and of YAML, put what they find in here under the name it was written with. Nothing is
+dropped or renamed without a notice; what vLLM of this release does not know is kept, so that the check refuses it by
+name instead of the deployment losing it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine_host.nearest import nearest
+from engine_host.profiles.arguments import Argument, Kind, catalogue, mapping_or_list, whole_number
+from engine_host.profiles.older_names import OLDER, OLDER_NESTED
+from engine_host.profiles.shape import SCHEMA, SECRETS, TABLES
+from engine_host.profiles.toml_text import as_toml
+from engine_host.protocol.errors import OperatorError
+
+OWN_COMMENT = "# vllm-console: "
+"""Begins a comment that carries what vLLM has no argument for: `# vllm-console: switch.drain_timeout_s = 5.0`."""
+
+TRUE, FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
+
+
+@dataclass
+class Imported:
+    tables: dict[str, dict[str, Any]] = field(default_factory=lambda: {name: {} for name in TABLES})
+    notices: list[str] = field(default_factory=list)
+    _given: dict[str, str] = field(default_factory=dict)
+    """Argument -> the source that gave it last."""
+
+    def content(self) -> dict[str, Any]:
+        """What a profile file of this would hold."""
+        return {"schema": SCHEMA, **{name: table for name, table in self.tables.items() if table}}
+
+    def toml(self) -> str:
+        """The profile as a file, the notices as comments above it."""
+        said = "".join(f"# {_one_line(notice)}\n" for notice in self.notices)
+        return said + as_toml(self.content())
+
+    def notice(self, text: str) -> None:
+        if text not in self.notices:
+            self.notices.append(text)
+
+    def put(self, written: str, name: str, value: Any, source: str) -> None:
+        """`value` of the argument `name` (underscores, dotted for a key of a mapping), called `written` in `source`.
+
+        Texts are read as the argument's kind wants them. Raises `OperatorError` for one that cannot be.
+        """
+        head, *inner = name.split(".")
+        if head in OLDER:
+            self._put_older(written, head, value, source)
+            return
+        argument = catalogue().by_name.get(head)
+        if value is None or (argument and argument.optional and value in ("", "None", "null") and not inner):
+            self.notice(f"{written}: not set ({json.dumps(value)}); left out")
+        elif argument is None:
+            self._put_unknown(written, head, inner, value)
+        elif argument.table is None:
+            self.notice(f"{written}: concerns `vllm serve` itself and not the engine; left out")
+        elif inner:
+            self._put_inner(written, argument.table, head, inner, value)
+        elif (typed := self._typed(written, value, argument)) is not None:
+            self._put_known(written, argument, head, typed, source)
+
+    def put_own(self, comment: str) -> None:
+        """A line that an export wrote for itself: `switch.drain_timeout_s = 5.0`. Raises `OperatorError`."""
+        key, _, value = comment.partition("=")
+        table, *inner = key.strip().split(".")
+        try:
+            parsed = tomllib.loads(f"v = {value}")["v"]
+        except tomllib.TOMLDecodeError:
+            parsed = None
+        if table not in TABLES or not inner or parsed is None:
+            raise OperatorError(
+                f"{OWN_COMMENT}{comment}: expected a key and a value",
+                f"write it as {OWN_COMMENT}switch.drain_timeout_s = 5.0, or remove the line",
+            )
+        _nest(self.tables[table], inner, parsed)
+
+    def _put_known(self, written: str, argument: Argument, name: str, value: Any, source: str) -> None:
+        assert argument.table is not None
+        table = self.tables[argument.table]
+        if argument.takes == "append" and self._given.get(name) == source:
+            table[name] = [*table[name], *value]
+            return
+        if self._given.get(name) == source and table.get(name) != value:
+            self.notice(f"{written}: given more than once; the last one counts")
+        self._given[name] = source
+        if isinstance(value, dict):
+            value = self._without_older(written, name, value)
+        if f"{argument.table}.{name}" in SECRETS:
+            self.notice(f"{written}: the profile holds a secret now; keep its file to yourself (chmod 600)")
+        table[name] = value
+
+    def _put_older(self, written: str, name: str, value: Any, source: str) -> None:
+        older = OLDER[name]
+        if value is None or value is False:
+            self.notice(f"{written}: not set; left out")
+            return
+        if name == "speculative_model" and value == "[ngram]":
+            self.notice(f'{written}: is speculative_config.method = "ngram" today')
+            self.put(written, "speculative_config.method", "ngram", source)
+            return
+        if older.target is None or (older.values and older.values.get(str(value), "") is None):
+            self.notice(f"{written}: {older.note}" if older.target is None else f"{written}: 0 is none; left out")
+            return
+        self.notice(f"{written}: {older.note}")
+        self.put(written, older.target, "ray" if name == "worker_use_ray" else value, source)
+
+    def _put_unknown(self, written: str, name: str, inner: list[str], value: Any) -> None:
+        known = catalogue()
+        match = nearest(name, known.by_name)
+        hint = f'; did you mean "{match}"?' if match else ""
+        self.notice(
+            f"{written}: vLLM {known.vllm_version} has no such argument{hint} Kept as engine.{name}: check the profile"
+            if hint
+            else f"{written}: vLLM {known.vllm_version} has no such argument; kept as engine.{name}: check the profile"
+        )
+        guessed = [_guessed(item) for item in value] if isinstance(value, list) else _guessed(value)
+        _nest(self.tables["engine"], [name, *inner], guessed)
+
+    def _put_inner(self, written: str, table: str, name: str, inner: list[str], value: Any) -> None:
+        """`--speculative-config.num_speculative_tokens 5`"""
+        known = self.tables[table].get(name)
+        if known is not None and not isinstance(known, dict):
+            self.notice(f"{written}: takes the place of {name} = {known!r}")
+            del self.tables[table][name]
+        last = inner[-1]
+        if last.endswith("+"):
+            inner = [*inner[:-1], last[:-1]]
+            value = value.split(",") if isinstance(value, str) else value
+        if len(inner) == 1 and (older := OLDER_NESTED.get(name, {}).get(inner[0])):
+            target, note = older
+            self.notice(f"{written}: {note}")
+            if target is None:
+                return
+            inner = [target]
+        kind = catalogue().nested.get(name, {}).get(inner[0]) if len(inner) == 1 else None
+        read = _json_or_number(value) if kind != "text" and isinstance(value, str) else value
+        _nest(self.tables[table], [name, *inner], read)
+
+    def _without_older(self, written: str, name: str, mapping: dict[str, Any]) -> dict[str, Any]:
+        renamed = {}
+        for key, value in mapping.items():
+            target, note = OLDER_NESTED.get(name, {}).get(key, (key, ""))
+            if note:
+                self.notice(f"{written}: {key} {note}")
+            if value is None:
+                self.notice(f"{written}: {key} is not set (null); left out")
+            elif target is not None:
+                renamed[target] = value
+        return renamed
+
+    def _typed(self, written: str, value: Any, argument: Argument) -> Any:
+        """`value` as the argument's kind; `None` when it was left out with a notice."""
+        if argument.kind == "flag":
+            return self._flag(written, value)
+        if argument.takes == "maybe" and value is True:
+            return True
+        if isinstance(value, bool):
+            self.notice(f"{written}: {str(value).lower()} is no value for it; left out (YAML reads yes and no as that)")
+            return None
+        if argument.is_list:
+            items = value if isinstance(value, list) else [value]
+            return [_scalar(written, item, argument.kind) for item in items]
+        return _scalar(written, value, argument.kind)
+
+    def _flag(self, written: str, value: Any) -> bool | None:
+        if isinstance(value, bool):
+            return value
+        word = str(value).lower()
+        if word in TRUE | FALSE:
+            self.notice(f'{written}: takes no value; "{value}" read as {str(word in TRUE).lower()}')
+            return word in TRUE
+        raise OperatorError(f"{written}: {value!r} is neither true nor false", f"write {written} without a value")
+
+
+def _scalar(written: str, value: Any, kind: Kind) -> Any:
+    text = value if isinstance(value, str) else None
+    match kind:
+        case "int":
+            number = whole_number(text) if text is not None else value
+            if isinstance(number, float) and number.is_integer():
+                number = int(number)
+            if type(number) is not int:
+                raise OperatorError(f"{written}: {value!r} is not a whole number", "write a number such as 8192 or 8k")
+            return number
+        case "float":
+            try:
+                return float(value)
+            except (TypeError, ValueError, OverflowError):
+                raise OperatorError(f"{written}: {value!r} is not a number", "write a number such as 0.9") from None
+        case "json" | "text_or_json":
+            read = mapping_or_list(value) if text is not None else value
+            if kind == "json" and isinstance(read, str) and text is not None and text.lstrip()[:1] in ("{", "["):
+                raise OperatorError(
+                    f"{written}: {text[:200]} is not JSON",
+                    """quote it for the shell: '{"method": "ngram", "num_speculative_tokens": 5}'""",
+                )
+            return read
+        case _:
+            return value if isinstance(value, str | dict | list) else str(value)
+
+
+def _json_or_number(text: str) -> Any:
+    """As vLLM reads the value of a dotted option."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        number = whole_number(text)
+        return text if number is None or text.lower() == "auto" else number
+    return text if value is None else value
+
+
+def _guessed(value: Any) -> Any:
+    """The value of an argument of no known kind."""
+    if not isinstance(value, str):
+        return value
+    read = _json_or_number(value)
+    return value if isinstance(read, float) and read != read else read
+
+
+def _nest(table: dict[str, Any], keys: list[str], value: Any) -> None:
+    for key in keys[:-1]:
+        inner = table.get(key)
+        if not isinstance(inner, dict):
+            inner = table[key] = {}
+        table = inner
+    table[keys[-1]] = value
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"[^\x20-\x7e\x80-\U0010ffff]+", " ", text)

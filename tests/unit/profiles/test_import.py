@@ -1,0 +1,371 @@
+"""Imports: what people start vLLM with, read as it was meant, with a notice for each translation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_host.profiles.arguments import catalogue
+from engine_host.profiles.imported import Imported
+from engine_host.profiles.importer import import_file, import_text, import_words
+from engine_host.profiles.older_names import ENVIRONMENT, OLDER, OLDER_NESTED
+from engine_host.protocol.errors import OperatorError
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
+
+
+def engine(command: str) -> dict[str, Any]:
+    """The engine's arguments of a command line that needs no translation, without its model."""
+    found = import_text(command)
+    assert found.notices == []
+    assert found.tables["engine"].pop("model") == "org/m"
+    return found.tables["engine"]
+
+
+def from_yaml(body: str) -> Imported:
+    return import_text(f"model: org/m\n{body}\n")
+
+
+def yaml_engine(body: str) -> dict[str, Any]:
+    table = from_yaml(body).tables["engine"]
+    assert table.pop("model") == "org/m"
+    return table
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", {}),
+        ("--max-num-seqs 8", {"max_num_seqs": 8}),
+        ("--max_num_seqs 8", {"max_num_seqs": 8}),
+        ("--max-num-seqs=8", {"max_num_seqs": 8}),
+        ("--max-model-len 32k", {"max_model_len": 32_000}),
+        ("--max-model-len 32K", {"max_model_len": 32_768}),
+        ("--max-model-len 25.6k", {"max_model_len": 25_600}),
+        ("--max-model-len -1", {"max_model_len": -1}),
+        ("--max-model-len auto", {"max_model_len": -1}),
+        ("-tp 8", {"tensor_parallel_size": 8}),
+        ("-tp=8", {"tensor_parallel_size": 8}),
+        ("-tp8", {"tensor_parallel_size": 8}),
+        ("-tp 8 -pp 2 -q awq", {"tensor_parallel_size": 8, "pipeline_parallel_size": 2, "quantization": "awq"}),
+        ("-O3", {"optimization_level": "3"}),
+        ("-O 3", {"optimization_level": "3"}),
+        ("-O=3", {"optimization_level": "3"}),
+        ("--enable-prefix-caching", {"enable_prefix_caching": True}),
+        ("--no-enable-prefix-caching", {"enable_prefix_caching": False}),
+        ("--no_enable_prefix_caching", {"enable_prefix_caching": False}),
+        ("--gpu-memory-utilization .9", {"gpu_memory_utilization": 0.9}),
+        ("--device-memory-utilization 1", {"gpu_memory_utilization": 1.0}),
+        ("--served-model-name a b --seed 1", {"served_model_name": ["a", "b"], "seed": 1}),
+        ("--served-model-name 'a b'", {"served_model_name": ["a b"]}),
+        ("--cudagraph-capture-sizes 1 2 4", {"cudagraph_capture_sizes": [1, 2, 4]}),
+        ("--revision 1234", {"revision": "1234"}),
+        (f"--speculative-config '{json.dumps(NGRAM)}'", {"speculative_config": NGRAM}),
+        (f"-sc '{json.dumps(NGRAM)}'", {"speculative_config": NGRAM}),
+        ("--speculative-config.method ngram", {"speculative_config": {"method": "ngram"}}),
+        ("--speculative-config.num_speculative_tokens=5", {"speculative_config": {"num_speculative_tokens": 5}}),
+        ("-cc.pass_config.fuse_norm_quant true", {"compilation_config": {"pass_config": {"fuse_norm_quant": True}}}),
+        ("-cc.splitting_ops+ a,b", {"compilation_config": {"splitting_ops": ["a", "b"]}}),
+        ('--hf-overrides \'{"a": {"b": 1}}\'', {"hf_overrides": {"a": {"b": 1}}}),
+        ("--hf-overrides name.of.function", {"hf_overrides": "name.of.function"}),
+        ("--max-num-seqs 8 \\\n  --seed 1", {"max_num_seqs": 8, "seed": 1}),
+        ("--max-num-seqs 8 # a comment", {"max_num_seqs": 8}),
+    ],
+)
+def test_the_ways_to_write_an_option(options: str, expected: dict[str, Any]) -> None:
+    assert engine(f"vllm serve org/m {options}") == expected
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "vllm serve org/m",
+        "vllm serve --model org/m",
+        "vllm serve --model=org/m",
+        "/opt/venv/bin/vllm serve 'org/m'",
+        "python -m vllm.entrypoints.openai.api_server --model org/m",
+        "python3 -m vllm.entrypoints.openai.api_server --model org/m",
+        "docker run --gpus all -p 8000:8000 vllm/vllm-openai:v0.9.1 --model org/m",
+        "#!/bin/sh\nset -e\nexec vllm serve org/m",
+    ],
+)
+def test_the_ways_to_start_vllm(command: str) -> None:
+    assert import_text(command).tables["engine"] == {"model": "org/m"}
+
+
+def test_words_that_a_shell_has_split_are_read_as_they_are() -> None:
+    found = import_words(["vllm", "serve", "org/m", "--served-model-name", "a b; c", "--port", "9"])
+    assert found.tables["engine"]["served_model_name"] == ["a b; c"]
+    assert found.tables["server"] == {"port": 9}
+
+
+def test_front_end_arguments_come_into_their_own_table() -> None:
+    found = import_text("vllm serve org/m --port 9000 --tool-call-parser hermes --allowed-origins '[\"*\"]'")
+    assert found.tables["server"] == {"port": 9000, "tool_call_parser": "hermes", "allowed_origins": ["*"]}
+
+
+def test_an_option_that_may_be_repeated_collects() -> None:
+    assert import_text("vllm serve m --middleware a.b --middleware c.d").tables["server"] == {
+        "middleware": ["a.b", "c.d"]
+    }
+
+
+def test_dotted_options_add_to_a_mapping() -> None:
+    found = engine(
+        f"vllm serve org/m -sc '{json.dumps(NGRAM)}' --speculative-config.num_speculative_tokens 2 "
+        "--speculative-config.prompt_lookup_min 1"
+    )
+    assert found["speculative_config"] == {**NGRAM, "num_speculative_tokens": 2, "prompt_lookup_min": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "table", "expected", "notice"),
+    [
+        (
+            "--speculative-model org/d --num-speculative-tokens 5 --speculative-max-model-len 4096",
+            "speculative_config",
+            {"model": "org/d", "num_speculative_tokens": 5, "max_model_len": 4096},
+            "is called speculative_config.model today",
+        ),
+        (
+            "--speculative-model '[ngram]' --ngram-prompt-lookup-max 4",
+            "speculative_config",
+            {"method": "ngram", "prompt_lookup_max": 4},
+            'speculative_config.method = "ngram"',
+        ),
+        ("--swap-space 16", "kv_offloading_size", 16.0, "kv_offloading_size offloads KV blocks"),
+        ("--swap-space 0", "kv_offloading_size", None, "0 is none"),
+        ("--worker-use-ray", "distributed_executor_backend", "ray", "distributed_executor_backend"),
+        ("--cuda-graph-sizes 1 2", "cudagraph_capture_sizes", [1, 2], "is called cudagraph_capture_sizes"),
+        ("--disable-log-requests", "disable_log_requests", None, "is the default today"),
+        ("--num-scheduler-steps 8", "num_scheduler_steps", None, "multi-step scheduling is gone"),
+        ("--enable-chunked-prefill False", "enable_chunked_prefill", False, 'takes no value; "False" read as false'),
+        ("--enable-chunked-prefill=true", "enable_chunked_prefill", True, 'takes no value; "true" read as true'),
+        ("--quantization None", "quantization", None, "not set"),
+        ("--api-server-count 4", "api_server_count", None, "concerns `vllm serve` itself"),
+        ("--headless", "headless", None, "concerns `vllm serve` itself"),
+        ("--max-num-seq 8", "max_num_seq", 8, 'did you mean "max_num_seqs"?'),
+        ("--frobnicate", "frobnicate", True, "no such argument"),
+        ("--seed 1 --seed 2", "seed", 2, "given more than once; the last one counts"),
+        ("stray", "stray", None, "belongs to no option"),
+        ("| tee log", "tee", None, "the command ends here"),
+        ("2>&1", "2", None, "the command ends here"),
+        (
+            """--speculative-config '{"ngram_prompt_lookup_max": 4, "disable_by_batch_size": 8}'""",
+            "speculative_config",
+            {"prompt_lookup_max": 4},
+            "disable_by_batch_size has no effect any more",
+        ),
+    ],
+)
+def test_each_translation_is_told(options: str, table: str, expected: object, notice: str) -> None:
+    found = import_text(f"vllm serve org/m {options}")
+    assert found.tables["engine"].get(table) == expected
+    assert any(notice in said for said in found.notices), found.notices
+
+
+def test_the_classic_command_of_a_large_deployment() -> None:
+    found = import_text(
+        "VLLM_SCHEDULER_POLICY=fcfs vllm serve Qwen/Qwen2.5-72B-Instruct --tensor-parallel-size 8 --max-model-len 8192 "
+        "--block-size 16 --enable-prefix-caching --max-num-batched-tokens 32768 --max-num-seqs 256 --swap-space 16 "
+        "--speculative-model Qwen/Qwen2.5-7B-Instruct --num-speculative-tokens 5 --speculative-max-model-len 4096"
+    )
+    assert found.tables["engine"] == {
+        "scheduling_policy": "fcfs",
+        "model": "Qwen/Qwen2.5-72B-Instruct",
+        "tensor_parallel_size": 8,
+        "max_model_len": 8192,
+        "block_size": 16,
+        "enable_prefix_caching": True,
+        "max_num_batched_tokens": 32768,
+        "max_num_seqs": 256,
+        "kv_offloading_size": 16.0,
+        "speculative_config": {
+            "model": "Qwen/Qwen2.5-7B-Instruct",
+            "num_speculative_tokens": 5,
+            "max_model_len": 4096,
+        },
+    }
+    assert len(found.notices) == 5
+
+
+def test_variables_in_front_become_arguments_or_are_told() -> None:
+    found = import_text("VLLM_SCHEDULER_POLICY=PRIORITY HF_TOKEN=hf_very vllm serve org/m")
+    assert found.tables["engine"]["scheduling_policy"] == "priority"
+    assert any(said.startswith("HF_TOKEN: an environment variable is no part") for said in found.notices)
+    assert "hf_very" not in "".join(found.notices)
+
+
+def test_a_secret_is_told_and_not_shown() -> None:
+    found = import_text("vllm serve org/m --api-key sk-very")
+    assert found.tables["server"]["api_key"] == ["sk-very"]
+    assert any("secret" in said for said in found.notices)
+    assert "sk-very" not in "".join(found.notices)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("max-model-len: 8192", {"max_model_len": 8192}),
+        ("max_model_len: 8192", {"max_model_len": 8192}),
+        ("--max-model-len: 8192", {"max_model_len": 8192}),
+        ("max-model-len: 8k", {"max_model_len": 8000}),
+        ("max-model-len: '8192'", {"max_model_len": 8192}),
+        ("enforce-eager: true", {"enforce_eager": True}),
+        ("enable-prefix-caching: false", {"enable_prefix_caching": False}),
+        ("enable_prefix_caching: false", {"enable_prefix_caching": False}),
+        ("no-enable-prefix-caching: true", {"enable_prefix_caching": False}),
+        ("no_enable_prefix_caching: true", {"enable_prefix_caching": False}),
+        ("no-enable-prefix-caching: false", {}),
+        ("enforce-eager: 'true'", {"enforce_eager": True}),
+        ("quantization: null", {}),
+        ("quantization:", {}),
+        ("revision: null", {}),
+        ("served-model-name: a", {"served_model_name": ["a"]}),
+        ("served-model-name: [a, b]", {"served_model_name": ["a", "b"]}),
+        ("kv-cache-dtype-skip-layers: []", {}),
+        ("revision: 1234", {"revision": "1234"}),
+        ("gpu-memory-utilization: 1", {"gpu_memory_utilization": 1.0}),
+        (f"speculative-config: '{json.dumps(NGRAM)}'", {"speculative_config": NGRAM}),
+        (f"speculative_config: {json.dumps(NGRAM)}", {"speculative_config": NGRAM}),
+        ("speculative-config:\n  method: ngram\n  model: null", {"speculative_config": {"method": "ngram"}}),
+        ("speculative-config.method: ngram", {"speculative_config": {"method": "ngram"}}),
+        (
+            "speculative_config.num_speculative_tokens: 5\nspeculative_config.method: ngram",
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 5}},
+        ),
+        ("compilation-config:\n  pass_config: {a: true}", {"compilation_config": {"pass_config": {"a": True}}}),
+        ("swap-space: 16", {"kv_offloading_size": 16.0}),
+        ("speculative_model: org/d", {"speculative_config": {"model": "org/d"}}),
+        ("disable-log-requests: true", {}),
+        ("load-format: yes", {}),
+    ],
+)
+def test_the_ways_to_write_yaml(body: str, expected: dict[str, Any]) -> None:
+    assert yaml_engine(body) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "notice"),
+    [
+        ("enable_prefix_caching: false", "vLLM drops a false"),
+        ("quantization: null", "not set (null)"),
+        ("no-enable-prefix-caching: false", "left out"),
+        ("kv-cache-dtype-skip-layers: []", "an empty list"),
+        ("load-format: yes", "YAML reads yes and no as that"),
+        ("speculative-config: {method: ngram, model: null}", "model is not set (null)"),
+        ("swap-space: 16", "kv_offloading_size"),
+        ("max-num-seq: 1", 'did you mean "max_num_seqs"?'),
+    ],
+)
+def test_what_yaml_would_have_lost_is_told(body: str, notice: str) -> None:
+    assert any(notice in said for said in from_yaml(body).notices)
+
+
+def test_dashes_and_json_and_mappings_mean_the_same() -> None:
+    dashed = from_yaml("max-num-seqs: 8\nspeculative-config:\n  method: ngram\n  num_speculative_tokens: 5")
+    underscored = from_yaml(
+        """speculative_config: '{"num_speculative_tokens": 5, "method": "ngram"}'\nmax_num_seqs: "8" """
+    )
+    assert dashed.content() == underscored.content()
+
+
+def test_options_count_more_than_the_file_of_config(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("model: org/file\nseed: 1\nmax-num-seqs: 8\n")
+    (tmp_path / "start.sh").write_text("vllm serve org/m --seed 2 --config c.yaml\n")
+    found = import_file(tmp_path / "start.sh")
+    assert found.tables["engine"] == {"model": "org/m", "seed": 2, "max_num_seqs": 8}
+    assert found.notices == []
+
+
+def test_the_model_may_stand_in_the_file_of_config(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("model: org/file\n")
+    assert import_words(["vllm", "serve", "--config", str(tmp_path / "c.yaml")]).tables["engine"]["model"] == "org/file"
+
+
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [
+        ("vllm serve org/m --seed", "--seed has no value"),
+        ("vllm serve org/m --seed --port 1", "--seed has no value"),
+        ("vllm serve org/m --seed x", "'x' is not a whole number"),
+        ("vllm serve org/m --gpu-memory-utilization x", "'x' is not a number"),
+        ("vllm serve org/m --speculative-config '{method: ngram}'", "is not JSON"),
+        ("vllm serve 'org/m", "cannot be split"),
+        ("vllm serve --seed 1", "names no model"),
+        ("vllm bench", "no `vllm serve` in"),
+        ("", "no `vllm serve` in"),
+        ("seed: 1", "names no model"),
+        ("model: [a", "is not YAML"),
+        ("vllm serve org/m --enforce-eager=perhaps", "neither true nor false"),
+        ("vllm serve org/m --config none.yaml", "there is no file none.yaml"),
+        ("# vllm-console: what.ever = 1\nvllm serve org/m", "expected a key and a value"),
+        ("# vllm-console: switch.drain_timeout_s = \nvllm serve org/m", "expected a key and a value"),
+        ("# vllm-console: switch.drain_timeout = 1\nvllm serve org/m", "unknown key switch.drain_timeout"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_a_remedy(text: str, fact: str) -> None:
+    with pytest.raises(OperatorError) as caught:
+        import_text(text)
+    assert fact in caught.value.fact
+    assert caught.value.remedy
+
+
+def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="there is no file"):
+        import_file(tmp_path / "none.yaml")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    with pytest.raises(OperatorError, match="not UTF-8"):
+        import_file(tmp_path / "bytes")
+
+
+def test_no_older_name_is_in_use_today() -> None:
+    known = catalogue()
+    assert not set(OLDER) & set(known.by_name)
+    for table, keys in OLDER_NESTED.items():
+        assert not set(keys) & set(known.nested[table])
+
+
+def test_every_translation_leads_to_a_name_of_today() -> None:
+    known = catalogue()
+    targets = [older.target for older in OLDER.values() if older.target] + [name for name, _ in ENVIRONMENT.values()]
+    for target in targets:
+        head, _, inner = target.partition(".")
+        assert head in known.by_name
+        assert not inner or head not in known.nested or inner in known.nested[head]
+
+
+words = st.one_of(
+    st.sampled_from(
+        ["vllm", "serve", "org/m", "--seed", "1", "-tp", "--", "-", "--x.y", "--x.y+", "=", "-O", "--config", "-sc"]
+    ),
+    st.sampled_from([flag for argument in catalogue().by_name.values() for flag in argument.flags]),
+    st.text(max_size=8),
+    st.builds("--{}={}".format, st.text(max_size=6), st.text(max_size=6)),
+)
+
+
+@given(given_words=st.lists(words, max_size=8))
+def test_any_words_are_a_profile_or_an_operator_error(given_words: list[str]) -> None:
+    try:
+        found = import_words(["vllm", "serve", "org/m", *given_words])
+    except OperatorError as error:
+        assert error.remedy
+    else:
+        assert found.tables["engine"]["model"]
+        assert found.toml()
+
+
+@given(text=st.text() | st.builds("model: m\n{}: {}".format, st.text(max_size=9), st.text(max_size=9)))
+def test_any_text_is_a_profile_or_an_operator_error(text: str) -> None:
+    try:
+        found = import_text(text)
+    except OperatorError as error:
+        assert error.remedy
+    else:
+        assert found.tables["engine"]["model"]

@@ -1,0 +1,62 @@
+"""What a check without a host finds, and what it says that it cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_host.profiles import Profile, ProfileDirectory, build_profile
+from engine_host.profiles.shape_check import shape_check
+from engine_host.protocol.events import Severity
+
+SHIPPED = ProfileDirectory(Path(__file__).parents[3] / "profiles")
+
+
+def profile(engine: dict[str, Any], **tables: Any) -> Profile:
+    return build_profile({"schema": 1, "engine": {"model": "org/m", **engine}, **tables}, Path("p.toml"))
+
+
+@pytest.mark.parametrize("name", SHIPPED.files())
+def test_nothing_is_found_in_a_shipped_profile(name: str) -> None:
+    result = shape_check(SHIPPED.load(name))
+    assert result.ok
+    assert result.findings == []
+
+
+def test_it_says_what_only_the_host_can_check() -> None:
+    said = " ".join(shape_check(profile({})).unchecked)
+    for what in ("vLLM that is installed", "tokenizers", "memory", "port"):
+        assert what in said
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "remedy"),
+    [
+        ({"max_num_seq": 3}, "engine.max_num_seq is no argument", 'did you mean "max_num_seqs"?'),
+        (
+            {"speculative_config": {"ngram_prompt_lookup_max": 3}},
+            "engine.speculative_config.ngram_prompt_lookup_max is no argument",
+            'did you mean "prompt_lookup_max"?',
+        ),
+        ({"max_num_seqs": "many"}, "engine.max_num_seqs is a text", "a whole number"),
+        ({"max_num_seqs": True}, "engine.max_num_seqs is true or false", "a whole number"),
+        ({"max_num_seqs": 1.5}, "engine.max_num_seqs is a number", "a whole number"),
+        ({"enforce_eager": "yes"}, "engine.enforce_eager is a text", "true or false"),
+        ({"speculative_config": 3}, "engine.speculative_config is a number", "a table"),
+        (
+            {"speculative_config": {"num_speculative_tokens": "five"}},
+            "engine.speculative_config.num_speculative_tokens is a text",
+            "a whole number",
+        ),
+        ({"cudagraph_capture_sizes": [1, "two"]}, "engine.cudagraph_capture_sizes is a text", "a whole number"),
+    ],
+)
+def test_doubts_are_warnings_with_the_file_and_the_key(engine: dict[str, Any], text: str, remedy: str) -> None:
+    result = shape_check(profile(engine))
+    assert result.ok
+    (finding,) = result.findings
+    assert finding.severity is Severity.WARNING
+    assert finding.text.startswith(f"p.toml: {text}")
+    assert remedy in finding.remedy
