@@ -29,6 +29,7 @@ PROBE = "engine_host.engine.config_probe"
 
 _KILLED_WAIT_S = 5.0
 _MOST_NOTICES = 3
+_NOTICE_CHARS = 200
 _WARNING = re.compile(r"\bWARNING \d\d-\d\d ")
 
 
@@ -234,6 +235,11 @@ def _notices(lines: Sequence[str], engine: Mapping[str, Any]) -> list[Finding]:
     nested = engine.get("speculative_config")
     keys = {*engine, *(nested if isinstance(nested, Mapping) else ())} - {"model", "method"}
     words = re.compile(r"\b(?:" + "|".join(map(re.escape, keys)) + r")\b") if keys else None
-    texts = [plain(line) for line in lines if _WARNING.search(line)]
-    told = list(dict.fromkeys(text.strip() for text in texts if words is not None and words.search(text)))
+    texts = [_cut(plain(line).strip()) for line in lines if _WARNING.search(line)]
+    told = list(dict.fromkeys(text for text in texts if words is not None and words.search(text)))
     return [info("config.notice", f"vLLM says: {text}") for text in told[:_MOST_NOTICES]]
+
+
+def _cut(text: str) -> str:
+    """Its first sentences: the advice after them is for another command line."""
+    return text if len(text) <= _NOTICE_CHARS else text[:_NOTICE_CHARS].rsplit(". ", 1)[0].rstrip(".") + "."

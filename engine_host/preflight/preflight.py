@@ -24,6 +24,7 @@ from .devices import Device, read_devices
 from .files import ModelFiles, ProfileFiles, check_files
 from .memory import Forecast, forecast
 from .names import SPECULATION, unknown_keys
+from .off_loop import off_loop
 from .options import Setting, check_options
 from .ports import check_port
 from .tokenizers import check_alone, compare, compare_sizes
@@ -39,6 +40,8 @@ DEADLINE_S = 120.0
 
 DEVICES_S = 5.0
 """NVML hangs for ever on a GPU that has fallen off the bus."""
+
+_NOT_BUILT = "configuration, memory and length: not before the errors above are mended"
 
 T = TypeVar("T")
 
@@ -111,6 +114,8 @@ class _Run:
         if self._names is None and probed.answer.names is not None:
             self._names = _valid_names(probed)
             named = unknown_keys(profile.engine, profile.server, self._names)
+            if named:
+                self._unchecked.append(_NOT_BUILT)
         facts = probed.answer.facts
         tokens = self._compare_tokenizers(files, reading.result(), probed)
         devices = await self._devices(facts)
@@ -171,7 +176,7 @@ class _Run:
     async def _in_thread(self, what: str, check: Callable[..., T], *arguments: object) -> T | None:
         """A check that blocks; None when it failed itself."""
         try:
-            return await asyncio.to_thread(check, *arguments)
+            return await off_loop(check, *arguments)
         except Exception as fault:
             log.exception("the check of %s failed", what)
             self._unchecked.append(f"{what}: the check failed itself: {type(fault).__name__}: {fault}")
@@ -184,7 +189,7 @@ class _Run:
             self._unchecked.append("configuration, memory and length: vLLM is not installed here")
             return Probed()
         if named or (files is not None and not files.is_buildable):
-            self._unchecked.append("configuration, memory and length: not before the errors above are mended")
+            self._unchecked.append(_NOT_BUILT)
             return Probed()
         pair = self._pair(files)
         needs_transformers = pair is not None and any(part.tokenizer_json is None for part in pair)
@@ -218,7 +223,7 @@ class _Run:
         if len(set(known)) == 1 and len(known) == 2:
             known = known[:1]  # the target as its own draft
         try:
-            read = [await asyncio.to_thread(read_tokens, path) for path in known]
+            read = [await off_loop(read_tokens, path) for path in known]
             return read * 2 if len(paths) > len(read) else read
         except ImportError:
             self._unchecked.append("tokenizers: the library that reads them is not installed here")
@@ -257,7 +262,7 @@ class _Run:
     async def _devices(self, facts: ConfigFacts | None) -> list[Device] | None:
         if facts is None:
             return []
-        own = self._own_pids if self._own_pids is not None else await asyncio.to_thread(_family)
+        own = self._own_pids if self._own_pids is not None else await off_loop(_family)
         try:
             async with asyncio.timeout(DEVICES_S):
                 return await self._in_thread("devices", read_devices, facts.device, facts.devices, own)
