@@ -20,13 +20,12 @@ from tests.unit.preflight.facts import DEMO
 ENGINE = {"model": "m", "max_num_batched_tokens": 512}
 
 
-async def probe(script: str, deadline_s: float = 20.0, **more: Any) -> Probed:
+async def probe(script: str, deadline_s: float = 20.0) -> Probed:
     return await probe_config(
         ENGINE,
         {},
         deadline_s=deadline_s,
         command=(sys.executable, "-c", f"import json, os, sys, time\n{script}"),
-        **more,
     )
 
 
@@ -90,9 +89,9 @@ async def test_warnings_of_vllm_about_keys_of_the_profile_are_repeated_and_other
 
 async def test_the_profile_reaches_the_process_and_output_on_the_way_is_no_answer(tmp_path: Path) -> None:
     seen = tmp_path / "seen.json"
-    await probe(f"open({str(seen)!r}, 'w').write(sys.stdin.read())\nprint('{{}}')", samples=("é🙂",))
+    await probe(f"open({str(seen)!r}, 'w').write(sys.stdin.read())\nprint('{{}}')")
     request = msgspec.json.decode(seen.read_bytes())
-    assert request["engine"] == ENGINE and request["samples"] == ["é🙂"]
+    assert request["engine"] == ENGINE
 
 
 CHILDREN = """import subprocess
@@ -134,10 +133,10 @@ async def test_a_cancelled_probe_leaves_no_child(tmp_path: Path) -> None:
 
 
 async def test_the_event_loop_runs_on_while_the_process_works() -> None:
-    task = asyncio.create_task(probe("time.sleep(0.5)\nprint('{}')"))
+    task = asyncio.create_task(probe("time.sleep(1.5)\nprint('{}')"))
     slowest, last = 0.0, time.monotonic()
     while not task.done():
         await asyncio.sleep(0.01)
         slowest, last = max(slowest, time.monotonic() - last), time.monotonic()
     await task
-    assert slowest < 0.25
+    assert slowest < 1.0

@@ -15,10 +15,12 @@ import pytest
 import engine_host.engine.vllm_engine
 from engine_host.cli import main
 from engine_host.preflight import preflight
-from engine_host.preflight.config import ConfigFacts, ProbeAnswer, Probed, ProbeNames, ProbeTokens
+from engine_host.preflight.child import Ended
+from engine_host.preflight.config import ConfigFacts, ProbeAnswer, Probed, ProbeNames
 from engine_host.preflight.devices import Device, Holder
 from engine_host.preflight.findings import error
 from engine_host.preflight.preflight import PreflightReport, run_preflight
+from engine_host.preflight.tokenizer_process import Request, answer
 from engine_host.profile import Profile, ValidNames, load_profile
 from engine_host.protocol.events import Severity
 from engine_host.protocol.profiles import Preflight
@@ -50,6 +52,10 @@ class Machine:
         self.probed_with.append(how)
         return Probed(answer=self.answer, findings=self.findings)
 
+    async def ask_child(self, command: Any, request: bytes, deadline_s: float) -> Ended:
+        """The comparison of tokenizers without its process."""
+        return Ended(msgspec.json.encode(answer(msgspec.json.decode(request, type=Request))), [], 0)
+
     def read_devices(self, kind: str, count: int, own_pids: Any = ()) -> list[Device] | None:
         return self.devices
 
@@ -61,6 +67,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
     monkeypatch.setattr(preflight, "probe_config", machine.probe)
+    monkeypatch.setattr(preflight, "ask_child", machine.ask_child)
     monkeypatch.setattr(preflight, "read_devices", machine.read_devices)
     monkeypatch.setattr(engine_host.engine.vllm_engine, "installed_version", lambda: "0.32.0")
     return machine
@@ -211,28 +218,13 @@ async def test_a_head_that_vllm_recognises_compares_no_tokenizers(
     assert ids(report) == [] and report.wire.unchecked == []
 
 
-async def test_a_tokenizer_that_only_transformers_reads_is_compared_through_the_probe(
-    machine: Machine, profile: Write, tmp_path: Path
-) -> None:
-    make_model(tmp_path / "draft")
-    (tmp_path / "draft" / "tokenizer.json").rename(tmp_path / "draft" / "tokenizer.model")
-    tokens = [ProbeTokens(vocab={"a": id}, encodings=[], special=[]) for id in (1, 2)]
-    machine.answer = msgspec.structs.replace(
-        machine.answer, tokens=tokens, facts=facts(max_model_len=1600, speculation_method="draft_model")
-    )
-    with_draft = f'method = "draft_model"\nmodel = "{tmp_path / "draft"}"\nnum_speculative_tokens = 5'
-    report = await check(profile(speculation=with_draft))
-    assert ids(report) == ["tokenizer.mismatch"]
-    assert machine.probed_with[0]["tokenizers"] == [tmp_path / "target", tmp_path / "draft"]
-
-
 async def test_a_draft_in_no_readable_form_is_unchecked(machine: Machine, profile: Write, tmp_path: Path) -> None:
     make_model(tmp_path / "draft")
     (tmp_path / "draft" / "tokenizer.json").write_text("{}")
     machine.resolves(speculation_method="draft_model")
     with_draft = f'method = "draft_model"\nmodel = "{tmp_path / "draft"}"\nnum_speculative_tokens = 5'
     report = await check(profile(speculation=with_draft))
-    assert any("not compared" in what for what in report.wire.unchecked)
+    assert any("the tokenizer of" in what and "cannot be read" in what for what in report.wire.unchecked)
 
 
 async def test_a_cancelled_check_ends_at_once(
@@ -254,7 +246,7 @@ async def test_a_cancelled_check_ends_at_once(
         await asyncio.wait_for(task, 5)
 
 
-async def test_all_but_the_probe_takes_less_than_a_second(machine: Machine, profile: Write) -> None:
+async def test_all_but_the_child_processes_takes_less_than_a_second(machine: Machine, profile: Write) -> None:
     began = time.monotonic()
     await check(profile())
     assert time.monotonic() - began < 1.0

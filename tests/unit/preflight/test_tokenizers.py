@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from engine_host.preflight.files import ModelFiles, check_files
-from engine_host.preflight.tokenizers import check_alone, compare
+from engine_host.preflight.child import ask_child
+from engine_host.preflight.files import check_files
+from engine_host.preflight.tokenizer_process import Answer, Request
+from engine_host.preflight.tokenizer_process import answer as in_process
+from engine_host.preflight.tokenizers import Party, check_alone, compare
 from engine_host.preflight.tokens import SAMPLES, TokenizerError, Tokens, read_tokens
 from engine_host.protocol.events import Severity
 from engine_host.protocol.profiles import Finding
 from tests.unit.preflight.models import ALPHABET, MERGES, SPECIAL, make_model
 
 
-def files_of(directory: Path) -> ModelFiles:
-    return check_files({"model": str(directory)}, {}).model
+def party(directory: Path) -> Party:
+    files = check_files({"model": str(directory)}, {}).model
+    return Party(name=files.name, directory=str(directory), vocab_size=files.vocab_size)
+
+
+TARGET, DRAFT = Party(name="t", directory="t"), Party(name="d", directory="d")
 
 
 def pair(tmp_path: Path, draft: dict[str, Any], target: dict[str, Any] | None = None, **how: Any) -> list[Finding]:
-    both = [
-        files_of(make_model(tmp_path / name, **kinds)) for name, kinds in (("target", target or {}), ("draft", draft))
-    ]
-    paths = [files.tokenizer_json for files in both]
-    assert paths[0] is not None and paths[1] is not None
-    return compare(read_tokens(paths[0]), read_tokens(paths[1]), *both, **how)
+    both = [party(make_model(tmp_path / name, **kinds)) for name, kinds in (("target", target or {}), ("draft", draft))]
+    return compare(read_tokens(both[0].directory), read_tokens(both[1].directory), *both, **how)
 
 
 def test_the_same_tokenizer_in_two_directories_agrees(tmp_path: Path) -> None:
@@ -65,20 +71,20 @@ def test_the_same_map_with_other_merges_is_refused_with_the_first_differing_toke
     # "The": the target merges h and e, the draft does not.
     assert "token 2 is 'he'" in finding.text and "'h' (id" in finding.text
     target, draft = Tokens({"a": 1, "b": 2}, frozenset(), ((1, 2),)), Tokens({"a": 1, "b": 2}, frozenset(), ((1, 1),))
-    (finding,) = compare(target, draft, ModelFiles("t"), ModelFiles("d"))
+    (finding,) = compare(target, draft, TARGET, DRAFT)
     assert finding.id == "tokenizer.mismatch"
     assert "token 2 is 'b' (id 2) in the target, 'a' (id 1) in the draft" in finding.text
 
 
 def test_an_encoding_that_ends_early_is_told_as_such() -> None:
     target, draft = Tokens({"a": 1}, frozenset(), ((1, 1),)), Tokens({"a": 1}, frozenset(), ((1,),))
-    (finding,) = compare(target, draft, ModelFiles("t"), ModelFiles("d"))
+    (finding,) = compare(target, draft, TARGET, DRAFT)
     assert "the end in the draft" in finding.text
 
 
 def test_a_token_special_in_one_only_is_a_warning() -> None:
     target, draft = Tokens({"a": 1}, frozenset({"a"})), Tokens({"a": 1}, frozenset())
-    (finding,) = compare(target, draft, ModelFiles("t"), ModelFiles("d"))
+    (finding,) = compare(target, draft, TARGET, DRAFT)
     assert (finding.id, finding.severity) == ("tokenizer.special", Severity.WARNING)
 
 
@@ -103,23 +109,21 @@ def test_heterogeneous_vocabularies_are_told_by_what_they_share(tmp_path: Path) 
 
 
 def test_a_token_without_an_embedding_is_warned_about(tmp_path: Path) -> None:
-    files = files_of(make_model(tmp_path / "m", vocab_size=260))
-    assert files.tokenizer_json is not None
-    (finding,) = check_alone(read_tokens(files.tokenizer_json), files)
+    model = party(make_model(tmp_path / "m", vocab_size=260))
+    (finding,) = check_alone(read_tokens(model.directory), model)
     assert (finding.id, finding.severity) == ("tokenizer.beyond_model", Severity.WARNING)
     assert "0 to 259" in finding.text and str(len(ALPHABET) + len(MERGES) + len(SPECIAL) - 1) in finding.text
 
 
 def test_padding_beyond_the_tokenizer_is_nothing_to_tell(tmp_path: Path) -> None:
-    files = files_of(make_model(tmp_path / "m", vocab_size=512))
-    assert files.tokenizer_json is not None
-    assert check_alone(read_tokens(files.tokenizer_json), files) == []
+    model = party(make_model(tmp_path / "m", vocab_size=512))
+    assert check_alone(read_tokens(model.directory), model) == []
 
 
 def test_a_file_that_is_no_tokenizer_is_told(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"model": 3}')
     with pytest.raises(TokenizerError, match=r"tokenizer\.json cannot be read"):
-        read_tokens(tmp_path / "tokenizer.json")
+        read_tokens(tmp_path)
 
 
 def test_the_samples_hold_what_tokenizers_disagree_about() -> None:
@@ -127,3 +131,37 @@ def test_the_samples_hold_what_tokenizers_disagree_about() -> None:
     assert any(ord(char) > 0xFFFF for char in text), "an emoji"
     assert "\t" in text and "\n\n" in text and "  " in text
     assert any("\u4e00" <= char <= "\u9fff" for char in text) and "<|im_start|>" in text
+
+
+async def test_the_comparison_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
+    target = party(make_model(tmp_path / "target"))
+    draft = party(make_model(tmp_path / "draft", swap=(ALPHABET[1], ALPHABET[2])))
+    request = Request(target=target, draft=draft, deadline_s=30)
+    command = (sys.executable, "-m", "engine_host.preflight.tokenizer_process")
+    ended = await ask_child(command, msgspec.json.encode(request), 30)
+    answer = msgspec.json.decode(ended.output, type=Answer)
+    assert [finding.id for finding in answer.pair] == ["tokenizer.mismatch"]
+    assert answer.alone == [] and answer.unchecked == []
+    assert answer == in_process(request)
+
+
+def test_a_pair_that_cannot_be_read_is_still_compared_by_size(tmp_path: Path) -> None:
+    target = party(make_model(tmp_path / "target", vocab_size=152064))
+    draft = party(make_model(tmp_path / "draft", vocab_size=151936))
+    (tmp_path / "draft" / "tokenizer.json").write_text("{}")
+    answer = in_process(Request(target=target, draft=draft, deadline_s=30))
+    assert [finding.id for finding in answer.pair] == ["tokenizer.vocab_size"]
+    assert "could not be compared" in answer.pair[0].text
+    assert len(answer.unchecked) == 1 and "cannot be read" in answer.unchecked[0]
+
+
+@pytest.mark.engine
+def test_a_tokenizer_without_tokenizer_json_is_read_by_transformers(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    vocab = {"<|endoftext|>": 0, "h": 1, "i": 2, "hi": 3}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nh i\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer"}))
+    tokens = read_tokens(tmp_path, samples=("hi",))
+    assert dict(tokens.vocab) == vocab and tokens.encodings == ((3,),)
+    assert "<|endoftext|>" in tokens.special
