@@ -50,10 +50,6 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
         answer["facts"] = _facts(config)
     except (Exception, SystemExit) as error:
         answer["refusal"] = _reason(error)
-    try:
-        answer["tokens"] = [_tokens(wanted, request) for wanted in request.get("tokenizers", [])]
-    except Exception as error:
-        answer["tokens_refusal"] = _reason(error)
     return answer
 
 
@@ -176,20 +172,6 @@ def _is_kv_uniform(model: Any, cache: Any) -> bool:
         or getattr(model.hf_text_config, "sliding_window", None)
         or getattr(cache, "kv_cache_dtype_skip_layers", None)
     )
-
-
-def _tokens(wanted: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
-    """A tokenizer that only transformers can read, as plain tables."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(
-        wanted["directory"], trust_remote_code=bool(request["engine"].get("trust_remote_code"))
-    )
-    return {
-        "vocab": dict(tokenizer.get_vocab()),
-        "encodings": [tokenizer.encode(text, add_special_tokens=False) for text in request["samples"]],
-        "special": sorted(str(token) for token in tokenizer.all_special_tokens),
-    }
 
 
 if __name__ == "__main__":

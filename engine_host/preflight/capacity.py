@@ -116,7 +116,7 @@ class KvShortage:
 
 
 _UNITS = {"B": 1, "KIB": 1 << 10, "KB": 1 << 10, "MIB": 1 << 20, "MB": 1 << 20, "GIB": 1 << 30, "GB": 1 << 30}
-"""vLLM wrote GB for 2**30 before it wrote GiB."""
+"""GB and GiB alike: vLLM computes with 2**30."""
 _NUMBER = r"([\d,_]+(?:\.\d+)?)"
 _TOKENS_STORED = re.compile(
     rf"max(?:imum)? (?:seq(?:uence)?|model) len(?:gth)?\s*\({_NUMBER}\) is larger than the maximum number of tokens "

@@ -1,34 +1,29 @@
 """Whether the installed vLLM builds a configuration from the profile, and what comes out of it.
 
 The work is done by `engine_host.engine.config_probe` in a process of its own: importing vLLM takes seconds, and what
-it does to its process (environment, devices, signal handlers) must not happen to the host. The process is in a session
-of its own, so that nothing of it is left when it is cancelled or late.
+it does to its process (environment, devices, signal handlers) must not happen to the host.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
 import re
-import signal
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-import engine_host
 from engine_host.engine.log_file import error_lines, plain, root_reason
 from engine_host.protocol.profiles import Finding
 
+from .child import ChildError, Ended, ask_child
 from .findings import error, info
 
 PROBE = "engine_host.engine.config_probe"
 
-_KILLED_WAIT_S = 5.0
 _MOST_NOTICES = 3
+_NOTICE_CHARS = 200
 _WARNING = re.compile(r"\bWARNING \d\d-\d\d ")
 
 
@@ -76,14 +71,6 @@ class ConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size_local
 
 
-class ProbeTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """A tokenizer that only transformers could read."""
-
-    vocab: dict[str, int]
-    encodings: list[list[int]]
-    special: list[str]
-
-
 class ProbeNames(msgspec.Struct, frozen=True, kw_only=True):
     """The argument names of the installed vLLM."""
 
@@ -99,8 +86,6 @@ class ProbeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """None when vLLM refused, or when a key is unknown."""
     refusal: str | None = None
     """vLLM's own reason."""
-    tokens: list[ProbeTokens] = []
-    tokens_refusal: str | None = None
 
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,37 +100,14 @@ async def probe_config(
     server: Mapping[str, Any],
     *,
     deadline_s: float,
-    tokenizers: Sequence[Path] = (),
-    samples: Sequence[str] = (),
     command: Sequence[str] = (sys.executable, "-m", PROBE),
 ) -> Probed:
-    """Build the configuration in a child process. Never raises but for cancellation; the child is gone at the return.
-
-    `tokenizers` are directories whose tokenizer the child reads too, with the encodings of `samples`.
-    """
-    request = msgspec.json.encode(
-        {
-            "engine": engine,
-            "server": server,
-            "deadline_s": deadline_s,
-            "tokenizers": [{"directory": str(directory)} for directory in tokenizers],
-            "samples": list(samples),
-        }
-    )
+    """Build the configuration in a child process. Raises nothing but cancellation; the child is gone at the return."""
+    request = msgspec.json.encode({"engine": engine, "server": server, "deadline_s": deadline_s})
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=_environment(),
-            start_new_session=True,
-        )
-    except OSError as fault:
+        ended = await ask_child(command, request, deadline_s)
+    except ChildError as fault:
         return Probed(findings=[error("config.crashed", f"no process to build the configuration in: {fault}")])
-    try:
-        async with asyncio.timeout(deadline_s):
-            output, log = await process.communicate(request)
     except TimeoutError:
         return Probed(
             findings=[
@@ -157,38 +119,12 @@ async def probe_config(
                 )
             ]
         )
-    finally:
-        await _end(process)
-    lines = log.decode(errors="replace").splitlines()
     try:
-        answer = msgspec.json.decode(output, type=ProbeAnswer)
+        answer = msgspec.json.decode(ended.output, type=ProbeAnswer)
     except msgspec.MsgspecError:
-        return Probed(findings=[_crash(process.returncode, lines)])
+        return Probed(findings=[_crash(ended)])
     findings = [_refusal(answer.refusal)] if answer.refusal is not None else []
-    return Probed(answer=answer, findings=findings + _notices(lines, engine))
-
-
-def _environment() -> dict[str, str]:
-    root = str(Path(engine_host.__file__).parents[1])
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "VLLM_NO_USAGE_STATS": "1",
-        "NO_COLOR": "1",
-        # One thread: nothing is computed, and the cores belong to the engine that serves.
-        "OMP_NUM_THREADS": "1",
-    }
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the child and whatever it started (vLLM inspects models in processes of their own)."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    if process.returncode is None:
-        # Shielded: a second cancellation must not leave a zombie.
-        await asyncio.shield(asyncio.wait_for(process.wait(), _KILLED_WAIT_S))
+    return Probed(answer=answer, findings=findings + _notices(ended.log, engine))
 
 
 def _refusal(reason: str) -> Finding:
@@ -219,8 +155,9 @@ _REMEDIES = (
 """What to do about the refusals that operators meet most, by the words of vLLM 0.26 and 0.32."""
 
 
-def _crash(exit_code: int | None, lines: Collection[str]) -> Finding:
-    reason = root_reason(list(lines)) or " / ".join(error_lines(list(lines), limit=2)) or "it printed nothing"
+def _crash(ended: Ended) -> Finding:
+    reason = root_reason(ended.log) or " / ".join(error_lines(ended.log, limit=2)) or "it printed nothing"
+    exit_code = ended.exit_code
     how = f"by signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"with exit code {exit_code}"
     return error(
         "config.crashed",
@@ -234,6 +171,11 @@ def _notices(lines: Sequence[str], engine: Mapping[str, Any]) -> list[Finding]:
     nested = engine.get("speculative_config")
     keys = {*engine, *(nested if isinstance(nested, Mapping) else ())} - {"model", "method"}
     words = re.compile(r"\b(?:" + "|".join(map(re.escape, keys)) + r")\b") if keys else None
-    texts = [plain(line) for line in lines if _WARNING.search(line)]
-    told = list(dict.fromkeys(text.strip() for text in texts if words is not None and words.search(text)))
+    texts = [_cut(plain(line).strip()) for line in lines if _WARNING.search(line)]
+    told = list(dict.fromkeys(text for text in texts if words is not None and words.search(text)))
     return [info("config.notice", f"vLLM says: {text}") for text in told[:_MOST_NOTICES]]
+
+
+def _cut(text: str) -> str:
+    """Its first sentences: the advice after them is for another command line."""
+    return text if len(text) <= _NOTICE_CHARS else text[:_NOTICE_CHARS].rsplit(". ", 1)[0].rstrip(".") + "."

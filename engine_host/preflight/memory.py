@@ -113,7 +113,7 @@ def need_of(
     return Need(weights, kv, GPU_OVERHEAD_BYTES, threshold)
 
 
-def forecast(
+def forecast_memory(
     facts: ConfigFacts,
     model: ModelFiles,
     draft: ModelFiles | None,

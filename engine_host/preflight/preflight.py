@@ -9,25 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 import psutil
 
 from engine_host.protocol.events import Severity
 from engine_host.protocol.profiles import Finding, Preflight
 
 from .capacity import Capacity, check_capacity
-from .config import ConfigFacts, Probed, ProbeTokens, probe_config
+from .child import ChildError, ask_child
+from .config import ConfigFacts, Probed, probe_config
 from .devices import Device, read_devices
 from .files import ModelFiles, ProfileFiles, check_files
-from .memory import Forecast, forecast
+from .memory import Forecast, forecast_memory
 from .names import SPECULATION, unknown_keys
+from .off_loop import off_loop
 from .options import Setting, check_options
 from .ports import check_port
-from .tokenizers import check_alone, compare, compare_sizes
-from .tokens import SAMPLES, TokenizerError, Tokens, read_tokens
+from .tokenizer_process import Answer, Request
+from .tokenizers import Party
 
 if TYPE_CHECKING:
     from engine_host.profiles import Profile, ValidNames
@@ -39,6 +43,10 @@ DEADLINE_S = 120.0
 
 DEVICES_S = 5.0
 """NVML hangs for ever on a GPU that has fallen off the bus."""
+
+_TOKENIZER_PROCESS = (sys.executable, "-m", "engine_host.preflight.tokenizer_process")
+
+_NOT_BUILT = "configuration, memory and length: not before the errors above are mended"
 
 T = TypeVar("T")
 
@@ -79,6 +87,15 @@ async def run_preflight(
     return await _Run(profile, names, running_port, given_back_bytes, own_pids, deadline_s).report()
 
 
+@dataclass(frozen=True)
+class _Fit:
+    """What memory and length came to; all unknown by default."""
+
+    forecast: Forecast = field(default_factory=Forecast)
+    capacity: Capacity | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+
 class _Run:
     """One preflight; findings are collected by check and told in the order of the checks."""
 
@@ -102,76 +119,49 @@ class _Run:
     async def report(self) -> PreflightReport:
         profile = self._profile
         named = unknown_keys(profile.engine, profile.server, self._names) if self._names is not None else []
-        files = await self._in_thread("files", check_files, profile.engine, profile.server)
+        files = await self._guarded("files", off_loop(check_files, profile.engine, profile.server))
         async with asyncio.TaskGroup() as group:
-            probing = group.create_task(self._probe(files, named))
-            ports = group.create_task(self._in_thread("ports", check_port, profile.server, self._running_port))
-            reading = group.create_task(self._read_tokens(files))
-        probed = probing.result()
+            probing = group.create_task(self._guarded("configuration", self._probe(files, named)))
+            comparing = group.create_task(self._guarded("tokenizers", self._compare(files)))
+            ports = group.create_task(self._guarded("ports", off_loop(check_port, profile.server, self._running_port)))
+        probed = probing.result() or Probed()
         if self._names is None and probed.answer.names is not None:
             self._names = _valid_names(probed)
             named = unknown_keys(profile.engine, profile.server, self._names)
+            if named:
+                self._unchecked.append(_NOT_BUILT)
         facts = probed.answer.facts
-        tokens = self._compare_tokenizers(files, reading.result(), probed)
-        devices = await self._devices(facts)
-        weighed, memory = Forecast(), list[Finding]()
-        capacity: Capacity | None = None
-        capacity_findings: list[Finding] = []
-        if facts is not None and files is not None:
-            if devices:
-                weighed, memory = forecast(facts, files.model, files.draft, devices, self._given_back_bytes)
-                if weighed.needed_bytes is None:
-                    self._unchecked.append("memory: the size of the weights is not known")
-            elif devices is None:
-                self._unchecked.append("memory: what the devices have free is not known")
-            capacity, capacity_findings = check_capacity(
-                facts,
-                weighed.kv_bytes if weighed.kv_bytes is not None else facts.kv_cache_memory_bytes,
-                is_exact=weighed.is_kv_exact,
-            )
-        options = check_options(
-            Setting(
-                engine=profile.engine,
-                facts=facts,
-                speculation_names=self._names.nested.get(SPECULATION) if self._names is not None else None,
-                machine_bytes=psutil.virtual_memory().total,
-            )
-        )
-        findings = [
-            *named,
-            *probed.findings,
-            *(files.findings if files is not None else []),
-            *tokens,
-            *memory,
-            *capacity_findings,
-            *(ports.result() or []),
-            *options,
-        ]
+        fit = await self._guarded("memory", self._fit(facts, files)) or _Fit()
+        tokens = self._about_tokenizers(comparing.result() or Answer(), facts)
+        options = await self._guarded("options", off_loop(check_options, self._setting(facts))) or []
         if files is not None:
             self._unchecked += files.unchecked
+        in_files = files.findings if files is not None else []
+        findings = [*named, *probed.findings, *in_files, *tokens, *fit.findings, *(ports.result() or []), *options]
+        forecast, capacity = fit.forecast, fit.capacity
         return PreflightReport(
             wire=Preflight(
                 profile=profile.name,
                 digest=profile.digest,
                 ok=not any(finding.severity is Severity.ERROR for finding in findings),
                 findings=findings,
-                needed_bytes=weighed.needed_bytes,
-                available_bytes=weighed.available_bytes,
+                needed_bytes=forecast.needed_bytes,
+                available_bytes=forecast.available_bytes,
                 kv_capacity_tokens=capacity.tokens if capacity is not None else None,
                 longest_tokens=capacity.longest_tokens if capacity is not None else None,
                 unchecked=self._unchecked,
             ),
-            fits_beside=weighed.fits_beside,
-            fits_alone=weighed.fits_alone,
-            needed_bytes=weighed.needed_bytes,
+            fits_beside=forecast.fits_beside,
+            fits_alone=forecast.fits_alone,
+            needed_bytes=forecast.needed_bytes,
             facts=facts,
             vllm_version=probed.answer.vllm_version,
         )
 
-    async def _in_thread(self, what: str, check: Callable[..., T], *arguments: object) -> T | None:
-        """A check that blocks; None when it failed itself."""
+    async def _guarded(self, what: str, check: Awaitable[T]) -> T | None:
+        """None when the check failed itself."""
         try:
-            return await asyncio.to_thread(check, *arguments)
+            return await check
         except Exception as fault:
             log.exception("the check of %s failed", what)
             self._unchecked.append(f"{what}: the check failed itself: {type(fault).__name__}: {fault}")
@@ -184,97 +174,84 @@ class _Run:
             self._unchecked.append("configuration, memory and length: vLLM is not installed here")
             return Probed()
         if named or (files is not None and not files.is_buildable):
-            self._unchecked.append("configuration, memory and length: not before the errors above are mended")
+            self._unchecked.append(_NOT_BUILT)
             return Probed()
-        pair = self._pair(files)
-        needs_transformers = pair is not None and any(part.tokenizer_json is None for part in pair)
-        directories = [part.directory for part in pair if part.directory] if pair and needs_transformers else []
-        return await probe_config(
-            self._profile.engine,
-            self._profile.server,
+        return await probe_config(self._profile.engine, self._profile.server, deadline_s=self._deadline_s)
+
+    async def _compare(self, files: ProfileFiles | None) -> Answer:
+        """The target's tokenizer by itself, and beside the draft's when the draft may have one of its own."""
+        if files is None or (target := _party(files.tokenizer, files.model)) is None:
+            return Answer()
+        engine = self._profile.engine
+        draft = _party(files.draft, files.draft) if files.draft and _may_have_tokenizer(engine) else None
+        if draft is None and files.tokenizer.tokenizer_json is None:
+            return Answer()  # reading it otherwise takes seconds, and there is nothing to compare it with
+        table = engine.get(SPECULATION)
+        request = Request(
+            target=target,
+            draft=draft,
+            is_heterogeneous=isinstance(table, Mapping) and bool(table.get("use_heterogeneous_vocab")),
+            trust_remote_code=bool(engine.get("trust_remote_code")),
             deadline_s=self._deadline_s,
-            tokenizers=directories,
-            samples=SAMPLES if directories else (),
         )
-
-    def _pair(self, files: ProfileFiles | None) -> tuple[ModelFiles, ModelFiles] | None:
-        """Target tokenizer and draft, when there are two to compare and both are on this machine."""
-        if files is None or files.draft is None or not _has_own_tokenizer(self._profile.engine):
-            return None
-        if files.draft.directory is None or files.tokenizer.directory is None:
-            return None
-        return files.tokenizer, files.draft
-
-    async def _read_tokens(self, files: ProfileFiles | None) -> list[Tokens] | None:
-        """Of target and draft, or of the target alone; None when `tokenizers` cannot."""
-        if files is None:
-            return None
-        paths = [files.tokenizer.tokenizer_json]
-        if (pair := self._pair(files)) is not None:
-            paths.append(pair[1].tokenizer_json)
-        if None in paths:
-            return None
-        known = [path for path in paths if path is not None]
-        if len(set(known)) == 1 and len(known) == 2:
-            known = known[:1]  # the target as its own draft
         try:
-            read = [await asyncio.to_thread(read_tokens, path) for path in known]
-            return read * 2 if len(paths) > len(read) else read
-        except ImportError:
-            self._unchecked.append("tokenizers: the library that reads them is not installed here")
-        except (TokenizerError, OSError) as fault:
-            self._unchecked.append(f"tokenizers: {fault}")
-        return None
+            ended = await ask_child(_TOKENIZER_PROCESS, msgspec.json.encode(request), self._deadline_s)
+            return msgspec.json.decode(ended.output, type=Answer)
+        except (ChildError, TimeoutError, msgspec.MsgspecError) as fault:
+            return Answer(unchecked=[f"tokenizers: {fault or 'not read in time'}"])
 
-    def _compare_tokenizers(
-        self, files: ProfileFiles | None, read: list[Tokens] | None, probed: Probed
-    ) -> list[Finding]:
-        if files is None:
-            return []
-        pair = self._pair(files)
-        facts = probed.answer.facts
-        has_draft = files.draft is not None and _has_own_tokenizer(self._profile.engine)
+    def _about_tokenizers(self, answer: Answer, facts: ConfigFacts | None) -> list[Finding]:
         if facts is not None and facts.speculation_method != "draft_model":
-            has_draft, pair = False, None  # vLLM recognised a head by its configuration
-        if read is None and len(probed.answer.tokens) == 2:
-            read = [_from_probe(tokens) for tokens in probed.answer.tokens]
-        if read is None:
-            if has_draft and files.draft is not None:
-                why = f": {probed.answer.tokens_refusal}" if probed.answer.tokens_refusal else ""
-                self._unchecked.append(f"tokenizers of target and draft were not compared{why}")
-                return compare_sizes(files.model, files.draft, is_same_map=None)
-            return []
-        alone = check_alone(read[0], files.model)
-        if pair is None:
-            if has_draft:
-                self._unchecked.append("tokenizers of target and draft were not compared")
-            return alone
-        table = self._profile.engine[SPECULATION]
-        return alone + compare(
-            read[0], read[1], files.model, pair[1], is_heterogeneous=bool(table.get("use_heterogeneous_vocab"))
-        )
+            # No second tokenizer: nothing is drafted by a model, or by a head that vLLM knew by its configuration.
+            return answer.alone
+        self._unchecked += answer.unchecked
+        return answer.alone + answer.pair
 
-    async def _devices(self, facts: ConfigFacts | None) -> list[Device] | None:
-        if facts is None:
-            return []
-        own = self._own_pids if self._own_pids is not None else await asyncio.to_thread(_family)
+    async def _fit(self, facts: ConfigFacts | None, files: ProfileFiles | None) -> _Fit:
+        """Memory and length, once it is known what the engine would be."""
+        if facts is None or files is None:
+            return _Fit()
+        forecast, findings = Forecast(), list[Finding]()
+        if devices := await self._devices(facts):
+            forecast, findings = forecast_memory(facts, files.model, files.draft, devices, self._given_back_bytes)
+            if forecast.needed_bytes is None:
+                self._unchecked.append("memory: the size of the weights is not known")
+        else:
+            self._unchecked.append("memory: what the devices have free is not known")
+        kv_bytes = forecast.kv_bytes if forecast.kv_bytes is not None else facts.kv_cache_memory_bytes
+        is_exact = facts.kv_cache_memory_bytes is not None or facts.num_gpu_blocks_override is not None
+        capacity, about_length = check_capacity(facts, kv_bytes, is_exact=is_exact)
+        return _Fit(forecast, capacity, findings + about_length)
+
+    async def _devices(self, facts: ConfigFacts) -> list[Device] | None:
+        own = self._own_pids if self._own_pids is not None else await off_loop(_family)
         try:
             async with asyncio.timeout(DEVICES_S):
-                return await self._in_thread("devices", read_devices, facts.device, facts.devices, own)
+                return await off_loop(read_devices, facts.device, facts.devices, own)
         except TimeoutError:
             self._unchecked.append(f"devices: the driver did not answer within {DEVICES_S:.0f} s")
             return None
 
+    def _setting(self, facts: ConfigFacts | None) -> Setting:
+        return Setting(
+            engine=self._profile.engine,
+            facts=facts,
+            speculation_names=self._names.nested.get(SPECULATION) if self._names is not None else None,
+            machine_bytes=psutil.virtual_memory().total,
+        )
 
-def _has_own_tokenizer(engine: Mapping[str, Any]) -> bool:
-    """Whether the draft may be a model of its own: heads trained on the target's hidden states (EAGLE and its kin)
-    use the target's tokenizer and ship without one."""
+
+def _may_have_tokenizer(engine: Mapping[str, Any]) -> bool:
+    """Heads trained on the target's hidden states (EAGLE and its kin) use the target's and ship without one."""
     table = engine.get(SPECULATION)
     return isinstance(table, Mapping) and table.get("method") in (None, "draft_model")
 
 
-def _from_probe(tokens: ProbeTokens) -> Tokens:
-    return Tokens(tokens.vocab, frozenset(tokens.special), tuple(tuple(ids) for ids in tokens.encodings))
+def _party(tokenizer: ModelFiles, model: ModelFiles) -> Party | None:
+    """None when it is not on this machine."""
+    if tokenizer.directory is None:
+        return None
+    return Party(name=model.name, directory=str(tokenizer.directory), vocab_size=model.vocab_size)
 
 
 def _valid_names(probed: Probed) -> ValidNames:

@@ -7,17 +7,27 @@ says so: hence a difference refuses the profile here.
 
 from __future__ import annotations
 
+import msgspec
+
 from engine_host.protocol.profiles import Finding
 
-from .files import ModelFiles
 from .findings import error, info, warning
 from .tokens import SAMPLES, Tokens
 
 _SHOWN_CHARS = 40
 
 
+class Party(msgspec.Struct, frozen=True, kw_only=True):
+    """Target or draft, as far as tokenizers are concerned."""
+
+    name: str
+    directory: str
+    vocab_size: int | None = None
+    """Rows of the embedding, by config.json."""
+
+
 def compare(
-    target: Tokens, draft: Tokens, target_files: ModelFiles, draft_files: ModelFiles, *, is_heterogeneous: bool = False
+    target: Tokens, draft: Tokens, target_party: Party, draft_party: Party, *, is_heterogeneous: bool = False
 ) -> list[Finding]:
     """`is_heterogeneous`: `use_heterogeneous_vocab` is on, so vLLM drafts only tokens that both have."""
     sizes = f"target {len(target.vocab):,} tokens, draft {len(draft.vocab):,}"
@@ -33,10 +43,10 @@ def compare(
         findings += _compare_encodings(target, draft)
     if not any(finding.id == "tokenizer.mismatch" for finding in findings):
         findings += _compare_special(target, draft)
-    return findings + compare_sizes(target_files, draft_files, is_same_map=not findings)
+    return findings + compare_sizes(target_party, draft_party, is_same_map=not findings)
 
 
-def compare_sizes(target: ModelFiles, draft: ModelFiles, *, is_same_map: bool | None) -> list[Finding]:
+def compare_sizes(target: Party, draft: Party, *, is_same_map: bool | None) -> list[Finding]:
     """The rows of the two embeddings, which vLLM wants equal. Models of one family are padded differently."""
     if target.vocab_size is None or draft.vocab_size is None or target.vocab_size == draft.vocab_size:
         return []
@@ -56,17 +66,17 @@ def compare_sizes(target: ModelFiles, draft: ModelFiles, *, is_same_map: bool | 
     ]
 
 
-def check_alone(tokens: Tokens, files: ModelFiles) -> list[Finding]:
+def check_alone(tokens: Tokens, party: Party) -> list[Finding]:
     """A token that the model has no embedding for."""
-    if files.vocab_size is None or not tokens.vocab:
+    if party.vocab_size is None or not tokens.vocab:
         return []
     token, highest = max(tokens.vocab.items(), key=lambda item: item[1])
-    if highest < files.vocab_size:
+    if highest < party.vocab_size:
         return []
     return [
         warning(
             "tokenizer.beyond_model",
-            f"token {_shown(token)} has id {highest}, {files.name} has embeddings for 0 to {files.vocab_size - 1}: "
+            f"token {_shown(token)} has id {highest}, {party.name} has embeddings for 0 to {party.vocab_size - 1}: "
             "a prompt with it fails",
             "use the tokenizer that came with the model",
         )

@@ -55,6 +55,7 @@ def test_the_source_keeps_its_contracts() -> None:
         ("engine_host/engine/port.py", "import vllm", "vLLM is imported in one module"),
         ("engine_host/control/session.py", "def later():\n    import vllm.config", "vLLM is imported in one module"),
         ("engine_host/profiles/keys.py", "import torch", "vLLM is imported in one module"),
+        ("engine_host/preflight/tokens.py", "def later():\n    import torch", "vLLM is imported in one module"),
     ],
 )
 def test_a_forbidden_import_breaks_its_contract(tmp_path: Path, file: str, statement: str, contract: str) -> None:
@@ -78,7 +79,15 @@ def test_the_wire_types_load_nothing_but_msgspec(module: str) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["engine.port", "control.server", "telemetry.event_log", "telemetry.machine", "profiles"],
+    [
+        "engine.port",
+        "control.server",
+        "telemetry.event_log",
+        "telemetry.machine",
+        "profiles",
+        "preflight.preflight",
+        "preflight.report",
+    ],
 )
 def test_the_host_but_for_its_adapter_loads_no_vllm(module: str) -> None:
     assert loaded_by(f"import engine_host.{module}", (*HEAVY, "textual", "rich", "pynvml")) == []

@@ -1,0 +1,76 @@
+"""One child process for one question: a request on its standard input, an answer on its standard output.
+
+The child is in a session of its own, and when its answer is there, when it is late or when nobody waits for it any
+more, it is ended with whatever it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import engine_host
+
+_KILLED_WAIT_S = 5.0
+
+
+class ChildError(Exception):
+    """It gave no answer in time, or could not be started; the message says which."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    output: bytes
+    log: list[str]
+    """What it printed on standard error."""
+    exit_code: int | None
+
+
+async def ask_child(command: Sequence[str], request: bytes, deadline_s: float) -> Ended:
+    """Raises `ChildError`, and `TimeoutError` after `deadline_s`; the child is gone in every case."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=_environment(),
+            start_new_session=True,
+        )
+    except OSError as fault:
+        raise ChildError(f"{command[0]} cannot be started: {fault.strerror or fault}") from None
+    try:
+        async with asyncio.timeout(deadline_s):
+            output, log = await process.communicate(request)
+    finally:
+        await _end(process)
+    return Ended(output, log.decode(errors="replace").splitlines(), process.returncode)
+
+
+def _environment() -> dict[str, str]:
+    root = str(Path(engine_host.__file__).parents[1])
+    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_NO_USAGE_STATS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "NO_COLOR": "1",
+        # One thread: little is computed, and the cores belong to the engine that serves.
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """vLLM inspects models in processes of its own: the whole group is ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode is None:
+        # Shielded: a second cancellation must not leave a zombie.
+        await asyncio.shield(asyncio.wait_for(process.wait(), _KILLED_WAIT_S))
