@@ -41,6 +41,8 @@ class Desk:
     forecast: SwitchForecast | None = None
     forecast_at: float = 0.0
     """Monotonic, of `forecast`."""
+    forecast_version: int | None = None
+    """State version of the host that `forecast` was made for."""
     asked: str = ""
     """The profile that this console asked to switch to, until the host answers."""
     last: SwitchResult | None = None
@@ -90,7 +92,7 @@ def followed(desk: Desk, state: State) -> tuple[Desk, list[Wanted]]:
     is_switching = under_way(state) is not None
     if is_switching and not desk.was_switching:
         # Everything else on this screen is off until it has ended, so it is what there is to see.
-        desk = replace(_at(desk, View.SWITCH), was_switching=True, last=None)
+        desk = replace(desk, view=View.SWITCH, top=0, was_switching=True, last=None)
     elif desk.was_switching and not is_switching and state.snapshot is not None:
         desk = replace(desk, was_switching=False)
         wanted += [w for w in (Wanted.STATUS, Wanted.LIST) if w not in wanted]
@@ -101,7 +103,9 @@ def listed(desk: Desk, profiles: ProfileList, running: str | None) -> Desk:
     """The list was read; the cursor stays where it is, at first on what runs."""
     names = [p.name for p in profiles.profiles]
     wanted = [name for name in (desk.chosen, running) if name in names] + names
-    return replace(desk, profiles=profiles, chosen=wanted[0] if wanted else "", failure="")
+    # Another view's failure is not ended by a list that was read behind it.
+    failure = "" if desk.view is View.LIST else desk.failure
+    return replace(desk, profiles=profiles, chosen=wanted[0] if wanted else "", failure=failure)
 
 
 def moved(desk: Desk, steps: int, longest: int) -> Desk:
@@ -123,6 +127,11 @@ def forecasting(desk: Desk) -> Desk:
     return replace(_at(desk, View.FORECAST), forecast=None)
 
 
+def forecasted(desk: Desk, forecast: SwitchForecast, state: State, now: float) -> Desk:
+    version = state.snapshot.state_version if state.snapshot is not None else None
+    return replace(desk, forecast=forecast, forecast_at=now, forecast_version=version)
+
+
 def asking(desk: Desk, profile: str) -> Desk:
     return replace(_at(desk, View.SWITCH), asked=profile, last=None)
 
@@ -132,6 +141,13 @@ def ended(desk: Desk, outcome: SwitchResult | str) -> Desk:
     if isinstance(outcome, str):
         return replace(desk, asked="", failure=outcome)
     return replace(desk, asked="", failure="", last=outcome, top=0)
+
+
+def told_last(desk: Desk, last: SwitchResult | None) -> Desk:
+    """What the host says of its last switch. The answer to our own call comes by another way and may be newer."""
+    if desk.asked or last is None or (desk.last is not None and desk.last.at > last.at):
+        return desk
+    return replace(desk, last=last)
 
 
 def watching(desk: Desk) -> Desk:

@@ -17,7 +17,7 @@ from console.switch_panels import progress_lines, result_lines, wrapped
 from console.words import ROLE_NEEDED
 from engine_host.protocol.methods import METHODS
 from engine_host.protocol.profiles import ProfileDiff, ProfileList, ProfileSummary
-from engine_host.protocol.switching import PhaseName
+from engine_host.protocol.switching import PhaseName, SwitchProgress
 
 HEAD = 4
 """Rows above every view: title, banner, a blank, the heading."""
@@ -226,33 +226,33 @@ def _forecast_view(state: State, desk: Desk, width: int) -> list[Line]:
 
 
 def _switch_view(state: State, desk: Desk, width: int) -> list[Line]:
+    said = _failure(desk, width)
+    said += [BLANK] if said else []
     progress = under_way(state)
     if progress is not None:
-        assert state.snapshot is not None
-        told = desk.forecast
-        to_come = told.phases if told is not None and told.to_profile == progress.to_profile else []
-        starts = any(p.name is PhaseName.START and p.took_s is None for p in progress.phases)
-        doing = state.snapshot.engine.phase if starts else None
-        return [
-            *progress_lines(progress, width, doing=doing, to_come=to_come),
-            BLANK,
-            *_gate(state, progress.can_cancel),
-        ]
+        return [*said, *_under_way(state, desk, progress, width)]
     if desk.asked:
         return [line(f"  Asked to switch to {fmt.clean(desk.asked)}; waiting for the host to begin …")]
-    if desk.failure:
-        return _failure(desk, width)
     if desk.last is not None:
-        return result_lines(desk.last, width)
-    return [line(("  No switch since this host started, or it is not read yet.", Tone.FAINT))]
+        return [
+            *said,
+            *([line(("The host's last switch:", Tone.LABEL))] if said else []),
+            *result_lines(desk.last, width),
+        ]
+    return said or [line(("  No switch since this host started, or it is not read yet.", Tone.FAINT))]
 
 
-def _gate(state: State, can_cancel: bool) -> list[Line]:
+def _under_way(state: State, desk: Desk, progress: SwitchProgress, width: int) -> list[Line]:
+    told = desk.forecast
+    to_come = told.phases if told is not None and told.to_profile == progress.to_profile else []
+    starts = any(p.name is PhaseName.START and p.took_s is None for p in progress.phases)
+    doing = state.snapshot.engine.phase if starts and state.snapshot is not None else None
+    rows = [*progress_lines(progress, width, doing=doing, to_come=to_come), BLANK]
     held = state.snapshot.queue.held if state.snapshot is not None else None
-    at_gate = f"  {fmt.count(held)} requests wait at the gate; " if held else "  "
-    rows = [line(f"{at_gate}no client is refused because of the switch.")]
-    if can_cancel and may(state, METHODS["switch.cancel"].risk):
-        rows.append(line("  It can still be cancelled: ", ("C", Tone.KEY)))
-    elif not can_cancel:
+    if held:
+        rows.append(line(f"  {fmt.count(held)} requests wait at the gate until it has ended."))
+    if not progress.can_cancel:
         rows.append(line(("  It can no longer be cancelled; if it fails, the host goes back by itself.", Tone.FAINT)))
+    elif may(state, METHODS["switch.cancel"].risk):
+        rows.append(line("  It can still be cancelled: ", ("C", Tone.KEY)))
     return rows

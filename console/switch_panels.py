@@ -158,9 +158,11 @@ def result_lines(result: SwitchResult, width: int) -> list[Line]:
         rows += [BLANK, *labelled("Requests", _what_became(result), width)]
     if result.phases:
         rows += [BLANK, line(label("Phases"))]
-    for index, phase in enumerate(result.phases):
-        follower = result.phases[index + 1].name if index + 1 < len(result.phases) else None
-        failed = phase.took_s is None or follower is PhaseName.ROLLBACK
+    worked = result.outcome in {Outcome.SWITCHED, Outcome.UNCHANGED}
+    forward = [phase for phase in result.phases if phase.name is not PhaseName.ROLLBACK]
+    for phase in result.phases:
+        # What it broke off in is the last phase on the way there.
+        failed = phase.took_s is None or (not worked and phase in forward[-1:])
         took_s = phase.took_s or 0.0
         bar = stretch(phase.at_s, phase.at_s + took_s, result.took_s, width)
         glyph = "×" if failed else "✓"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
+import textwrap
 
 from engine_host.protocol.errors import EXIT_FAILED, EXIT_INVALID, EXIT_REFUSED, OperatorError
 from engine_host.protocol.methods import ALLOWED, METHODS, Hello
@@ -31,8 +33,9 @@ def refuse_without_role(hello: Hello, method: str) -> None:
 
 async def agree(*said: str) -> None:
     """State the consequence, ask, and raise unless the answer is yes."""
-    for row in said:
-        print(row, file=sys.stderr)
+    columns = shutil.get_terminal_size().columns
+    for row in "\n".join(said).split("\n"):
+        print(textwrap.fill(row, columns), file=sys.stderr)
     print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
     # The loop goes on meanwhile; a thread blocked in readline would hold up ctrl-C until somebody presses enter.
     answered = asyncio.Event()

@@ -62,4 +62,4 @@ class Phases:
                 continue
             self._told.add(phase.name)
             about = f" (about {fmt.span(phase.expected_s)})" if phase.expected_s is not None else ""
-            print(f"+{fmt.span(phase.at_s)}  {phase.name.value}{about}", file=sys.stderr, flush=True)
+            print(f"+{phase.at_s:.1f} s  {phase.name.value}{about}", file=sys.stderr, flush=True)

@@ -177,8 +177,8 @@ async def _agree(client: Client, wanted: Wanted, snapshot: Snapshot) -> SwitchFo
         )
     if told.tier is not Tier.NONE:
         warnings = [f"▲ {fmt.clean(f.text)}" for f in told.findings if f.severity.value == "warning"]
-        where = f"switch the profile on {fmt.clean(snapshot.host.name)}: "
-        await agree(*warnings, where + switch_consequence(told, snapshot, wanted.drain_s))
+        asked = f"switch {fmt.clean(snapshot.host.name)} to another profile."
+        await agree(*warnings, asked, switch_consequence(told, snapshot, wanted.drain_s))
     return told
 
 

@@ -230,7 +230,9 @@ class ConsoleApp(App[int]):
         assert method is not None
         snapshot = self.state.snapshot
         params = METHODS[method].params(
-            reason=REASON, idempotency_key=uuid.uuid4().hex, expected_state_version=self.seen_version()
+            reason=REASON,
+            idempotency_key=uuid.uuid4().hex,
+            expected_state_version=snapshot.state_version if snapshot is not None else None,
         )
         self._acting = action.label
         try:
@@ -238,10 +240,6 @@ class ConsoleApp(App[int]):
         finally:
             self._acting = None
         self.notice(applied if isinstance(applied, str) else fmt.clean(f"{action.label}: {applied.text}"), OUTCOME_S)
-
-    def seen_version(self) -> int | None:
-        """Of the state that the operator decided on."""
-        return self.state.snapshot.state_version if self.state.snapshot is not None else None
 
     async def attempt(self, label: str, method: str, type_: type[R], params: object, deadline_s: float) -> R | str:
         """One call: its result, or in words what became of it. A lost answer is not asked for again."""

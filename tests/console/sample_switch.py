@@ -209,7 +209,7 @@ def result(**changes: Any) -> SwitchResult:
     took = (*TOOK, 81.2, 0.19, 0.02)
     whole = SwitchResult(
         outcome=Outcome.SWITCHED,
-        text="throughput serves; no request failed",
+        text="it serves; no request failed",
         from_profile="latency",
         to_profile="throughput",
         tier=Tier.RELOAD,
@@ -233,7 +233,7 @@ def rolled_back() -> SwitchResult:
     base = result()
     return result(
         outcome=Outcome.ROLLED_BACK,
-        text=f"the engine did not start: {sample.FAILURE.reason}; latency serves again",
+        text=f"the engine did not start: {sample.FAILURE.reason}; the former profile serves again",
         lines=sample.FAILURE.lines,
         took_s=131.0,
         gap_s=129.0,

@@ -54,8 +54,8 @@ class ScriptedHost:
     result: SwitchResult = field(default_factory=sample_switch.result)
     last: SwitchResult | None = None
     """Of the last switch; the one under way is the snapshot's."""
-    on_switch: Callable[[str], None] | None = None
-    """Told the profile of every switch that is asked for."""
+    on: dict[str, Callable[[dict[str, Any]], None]] = field(default_factory=dict)
+    """By method: told the parameters of each call before it is answered."""
     raw_hello: bytes | None = None
     """Sent in place of hello."""
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -124,8 +124,8 @@ class ScriptedHost:
                 return
             if request.method in self.silent:
                 continue
-            if request.method == "switch" and self.on_switch is not None:
-                self.on_switch(self.asked[-1][1]["profile"])
+            if request.method in self.on:
+                self.on[request.method](self.asked[-1][1])
             if request.method in self.held:
                 self._tasks.add(asyncio.create_task(self._answer_later(request, writer)))
                 continue

@@ -244,7 +244,19 @@ async def test_scrolling_keeps_its_place_when_new_events_come():
 async def test_no_size_of_terminal_breaks_any_screen(size):
     running = app(sample.serving())
     async with running.run_test(size=size) as pilot:
-        for keys in (["7"], ["1"], ["question_mark"], ["escape"], ["R"], ["escape"]):
+        for keys in (
+            ["7"],
+            ["5"],
+            ["enter"],
+            ["enter"],
+            ["enter"],
+            ["escape"],
+            ["1"],
+            ["question_mark"],
+            ["escape"],
+            ["R"],
+            ["escape"],
+        ):
             await pilot.press(*keys)
             await pilot.pause()
         assert running.is_running

@@ -131,8 +131,8 @@ class ProfilesScreen(Page):
     async def _read_status(self) -> None:
         """Also for who did not start it: what became of the switch that was under way."""
         found = await self.console.attempt("switch", "switch.status", SwitchStatus, NoParams(), READ_DEADLINE_S)
-        if isinstance(found, SwitchStatus) and not self.desk.asked:
-            self._now(replace(self.desk, last=found.last))
+        if isinstance(found, SwitchStatus):
+            self._now(profiles_desk.told_last(self.desk, found.last))
 
     async def _compare(self, name: str) -> None:
         found = await self.console.attempt(
@@ -149,7 +149,8 @@ class ProfilesScreen(Page):
         if isinstance(found, str):
             self._now(replace(self.desk, failure=found))
         else:
-            self._now(replace(self.desk, forecast=found, forecast_at=self.console.moment().now))
+            console = self.console
+            self._now(profiles_desk.forecasted(self.desk, found, console.state, console.moment().now))
 
     async def _switch(self, told: SwitchForecast) -> None:
         console = self.console
@@ -158,7 +159,8 @@ class ProfilesScreen(Page):
             profile=told.to_profile,
             reason=REASON,
             idempotency_key=uuid.uuid4().hex,
-            expected_state_version=console.seen_version(),
+            # Of the dry run: what it told may not hold for a host that has changed its state since.
+            expected_state_version=self.desk.forecast_version,
         )
         deadline_s = switch_deadline_s(console.state.snapshot, told)
         outcome = await console.attempt("switch", METHOD_SWITCH, SwitchResult, params, deadline_s)
