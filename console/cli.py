@@ -34,9 +34,11 @@ examples:
   vllm-console watch --interval 5            a line every five seconds
   vllm-console events --follow               what happens, as it happens
   vllm-console profiles diff running latency what a switch to "latency" would change
+  vllm-console switch throughput --dry-run   what changing the profile would do
   vllm-console stop --drain 60               let requests finish for a minute, then stop
 
-exit codes: 0 done; 1 failed; 2 usage or invalid input; 3 cannot connect; 4 refused; 5 timed out, outcome unknown
+exit codes: 0 done; 1 failed or rolled back; 2 usage or invalid input; 3 cannot connect; 4 refused;
+            5 timed out, outcome unknown
 """
 
 
@@ -84,6 +86,8 @@ def _run(arguments: argparse.Namespace) -> int:
             from console.commands.profiles import run as profiles
 
             return profiles(arguments)
+        case "switch":
+            return _switch(arguments)
         case _:
             from console.commands.change import change
 
@@ -96,6 +100,33 @@ def _run(arguments: argparse.Namespace) -> int:
                 timeout_s=arguments.timeout,
                 as_json=arguments.json,
             )
+
+
+def _switch(arguments: argparse.Namespace) -> int:
+    from console.commands import switch
+    from engine_host.protocol.profiles import Tier
+
+    if (arguments.profile is None) != (arguments.status or arguments.cancel):
+        raise OperatorError(
+            "switch wants the name of a profile, or one of --status and --cancel.", "See: vllm-console switch --help"
+        )
+    tier = Tier(arguments.tier) if arguments.tier is not None else None
+    if arguments.status:
+        return switch.status(arguments.target, as_json=arguments.json)
+    if arguments.cancel:
+        return switch.cancel(arguments.target, arguments.reason, arguments.timeout, as_json=arguments.json)
+    if arguments.dry_run:
+        return switch.forecast(arguments.target, arguments.profile, tier, as_json=arguments.json)
+    wanted = switch.Wanted(
+        profile=arguments.profile,
+        tier=tier,
+        drain_s=arguments.drain,
+        reason=arguments.reason,
+        agreed=arguments.yes,
+        waits=not arguments.no_wait,
+        timeout_s=arguments.timeout,
+    )
+    return switch.switch(arguments.target, wanted, as_json=arguments.json)
 
 
 def _report(error: OperatorError) -> int:
@@ -168,7 +199,44 @@ def parser() -> argparse.ArgumentParser:
             help="how long to wait for the outcome; default: the drain time and what a start or stop may take",
         )
         _json(changing, "print the outcome as one JSON object")
+    _switch_parser(commands)
     return top
+
+
+def _switch_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    switch = _command(
+        commands,
+        "switch",
+        "change to another profile",
+        "switch throughput --dry-run\nswitch throughput\nswitch throughput --drain 60 --yes --json\n"
+        "switch throughput --no-wait --yes\nswitch --status\nswitch --cancel",
+    )
+    switch.add_argument("profile", nargs="?", metavar="NAME", help="the profile to change to")
+    what = switch.add_mutually_exclusive_group()
+    what.add_argument("--dry-run", action="store_true", help="print what it would do and touch nothing; 1 if refused")
+    what.add_argument("--status", action="store_true", help="show the switch under way and the last one")
+    what.add_argument("--cancel", action="store_true", help="go back to the former profile while that is possible")
+    what.add_argument("--no-wait", action="store_true", help="return once the switch is under way")
+    switch.add_argument(
+        "--tier",
+        choices=["live", "standby", "overlap", "reload"],
+        help="how to do it; default: the gentlest that the change and the memory allow",
+    )
+    switch.add_argument(
+        "--drain",
+        type=_number(0.0, 86_400.0),
+        metavar="S",
+        help="seconds for requests that cannot be carried over; default: the running profile's own",
+    )
+    switch.add_argument("--reason", default="", metavar="TEXT", help="why, for the audit log")
+    switch.add_argument("--yes", action="store_true", help="do not ask; needed without a terminal")
+    switch.add_argument(
+        "--timeout",
+        type=_number(0.1, 86_400.0),
+        metavar="S",
+        help="how long to wait for the outcome; default: the expected time and room for the way back",
+    )
+    _json(switch, "print the answer as one JSON object")
 
 
 def _command(

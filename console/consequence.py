@@ -6,10 +6,14 @@ Used word for word by the command line and the TUI's dialog.
 from __future__ import annotations
 
 from console import format as fmt
+from engine_host.protocol.profiles import Tier
 from engine_host.protocol.snapshot import Snapshot
+from engine_host.protocol.switching import SwitchForecast, SwitchProgress
 
 METHOD_STOP = "host.stop"
 METHOD_RESTART = "engine.restart"
+METHOD_SWITCH = "switch"
+METHOD_CANCEL = "switch.cancel"
 
 HOST_DRAIN_S = 60.0
 """Assumed for the host's own drain setting when none is given."""
@@ -19,6 +23,12 @@ TEARDOWN_S = 60.0
 
 FIRST_START_S = 600.0
 """For a start that was never timed: the largest models load for minutes."""
+
+FORECAST_DEADLINE_S = 120.0
+"""The preflight builds vLLM's configuration and reads tokenizers; the first one on a cold disk takes a while."""
+
+CANCEL_DEADLINE_S = 600.0
+"""Cancelling is answered once the former profile serves again, which may take a start of its engine."""
 
 
 def consequence(method: str, snapshot: Snapshot | None, drain_s: float | None = None) -> str:
@@ -45,6 +55,69 @@ def deadline_s(method: str, snapshot: Snapshot | None, drain_s: float | None = N
         took = snapshot.engine.start_took_s or snapshot.engine.start_expected_s if snapshot is not None else None
         wait_s += FIRST_START_S if took is None else 3 * took
     return wait_s
+
+
+def switch_consequence(
+    forecast: SwitchForecast, snapshot: Snapshot | None, drain_s: float | None = None, age_s: float = 0.0
+) -> str:
+    """`age_s`: how long ago the forecast was made; its shares are of the requests of then, the counts are of now."""
+    if snapshot is None:
+        return "The host has sent no values yet, so what this would interrupt is unknown."
+    if (other := snapshot.engine.switch) is not None:
+        return f"Not now: {who_switches(other)}. The host would refuse this one."
+    before, after = fmt.clean(forecast.from_profile), fmt.clean(forecast.to_profile)
+    now = f"In flight now: {_requests(snapshot)}."
+    if forecast.tier in {Tier.NONE, Tier.LIVE}:
+        return f"{before} → {after}, {forecast.tier.value}.\n{now} None of them notices."
+    gap = (
+        "how long is unknown, as no such switch was timed yet"
+        if forecast.expected_gap_s is None
+        else f"about {fmt.span(forecast.expected_gap_s)}"
+    )
+    when = f"By the dry run of {fmt.duration(age_s)} ago" if age_s >= 1.0 else "Of these"
+    patience = f"{before}'s drain time" if drain_s is None else fmt.duration(drain_s)
+    drained = f"{fmt.count(forecast.will_drain)} drained" + (
+        f" (they get {patience} to finish, then end with an error)" if forecast.will_drain else ""
+    )
+    return (
+        f"{before} → {after} by {forecast.tier.value}: streams pause ({gap}).\n{now}\n"
+        f"{when}, {fmt.count(forecast.will_carry)} are carried over, {drained}, "
+        f"{fmt.count(forecast.will_replay)} begun again. New requests wait at the gate.\n"
+        f"If it fails, the host goes back to {before} by itself."
+    )
+
+
+def who_switches(progress: SwitchProgress) -> str:
+    """For a refusal: who, what, since when."""
+    return (
+        f"{fmt.clean(progress.who)} is switching {fmt.clean(progress.from_profile)} → {fmt.clean(progress.to_profile)} "
+        f"since {fmt.clock(progress.since)} ({fmt.duration(progress.elapsed_s)} ago)"
+    )
+
+
+def cancel_consequence(progress: SwitchProgress | None) -> str:
+    if progress is None:
+        return "The switch has ended meanwhile; there is nothing to cancel."
+    return (
+        f"{who_switches(progress)}. Cancelled, the host goes back to {fmt.clean(progress.from_profile)}, "
+        "which may take a start of its engine."
+    )
+
+
+def switch_deadline_s(
+    snapshot: Snapshot | None, forecast: SwitchForecast | None = None, drain_s: float | None = None
+) -> float:
+    """Room for the switch and, when it fails at its end, for the way back."""
+    timed = [
+        seconds
+        for seconds in (
+            forecast.expected_s if forecast is not None else None,
+            snapshot.engine.start_took_s if snapshot is not None else None,
+        )
+        if seconds is not None
+    ]
+    start_s = max(FIRST_START_S, 3 * max(timed, default=0.0))
+    return (HOST_DRAIN_S if drain_s is None else drain_s) + 2 * (TEARDOWN_S + start_s)
 
 
 def _requests(snapshot: Snapshot) -> str:

@@ -22,6 +22,9 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 ROUNDS_UP = 0.9995
 """From this share of a unit on, three digits round up into the next one: 999.6 ms is shown as 1.00 s."""
 
+LONG_S = 10.0
+"""From here on a span is read in whole seconds and minutes; below, the fractions matter."""
+
 
 def significant(value: float | None) -> str:
     """Three significant digits of a number below 1000 in size; larger ones keep all their integer digits."""
@@ -92,6 +95,11 @@ def duration(seconds: float | None) -> str:
     if whole < 86400:
         return f"{whole // 3600}h{whole % 3600 // 60:02}m"
     return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+
+
+def span(seconds: float | None) -> str:
+    """How long something took or will take, be it short or long: `20 ms`, `3.10 s`, `1m24s`."""
+    return latency(seconds) if seconds is not None and seconds < LONG_S else duration(seconds)
 
 
 def size(value: int | None) -> str:

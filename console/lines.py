@@ -25,6 +25,7 @@ class Tone(StrEnum):
     BAD = "bad"
     BAR = "bar"
     KEY = "key"
+    CHOSEN = "chosen"
 
 
 STYLES: dict[Tone, str] = {
@@ -38,6 +39,7 @@ STYLES: dict[Tone, str] = {
     Tone.BAD: "bold reverse yellow",
     Tone.BAR: "bright_blue",
     Tone.KEY: "bold bright_blue",
+    Tone.CHOSEN: "reverse",
 }
 """Blue against orange stays apart for the colour-blind; these names are the terminal's own 16 colours, so they follow
 the operator's palette on light and dark grounds (16-colour terminals show yellow as orange or amber)."""

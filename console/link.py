@@ -1,7 +1,7 @@
 """The TUI's standing connection: connects, subscribes, and comes back after every loss.
 
 Owns one task, `run`, which never ends by itself. What it learns goes to `post` as model messages. Reading resumes by
-itself after a loss; an action does not: `act` sends over the connection of the moment, once.
+itself after a loss; a call does not: `call` sends over the connection of the moment, once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,7 +30,7 @@ from console.model import (
 )
 from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.events import Event
-from engine_host.protocol.methods import Applied, History, HistoryParams, SubscribeEvents, SubscribeTelemetry
+from engine_host.protocol.methods import History, HistoryParams, SubscribeEvents, SubscribeTelemetry
 from engine_host.protocol.snapshot import Snapshot
 
 FIRST_RETRY_S = 0.5
@@ -43,6 +43,8 @@ SETTLED_AFTER_S = 10.0
 
 EVENTS_AT_START = 200
 """How far back the first subscription reaches."""
+
+R = TypeVar("R")
 
 
 class Link:
@@ -71,11 +73,11 @@ class Link:
             self._post(Disconnected(reason, ended, ended + wait_s))
             await asyncio.sleep(wait_s)
 
-    async def act(self, method: str, params: Any, deadline_s: float) -> Applied:
-        """Call a changing method once; raises as `Client.call`."""
+    async def call(self, method: str, type_: type[R], params: Any, deadline_s: float) -> R:
+        """Call a method once; raises as `Client.read`."""
         if self._client is None:
             raise ConnectionLost("it is being tried again", was_sent=False)
-        return await self._client.read(method, Applied, params, deadline_s)
+        return await self._client.read(method, type_, params, deadline_s)
 
     async def _serve_one_connection(self) -> str:
         async with connected(self._target.path, self._notified) as client:

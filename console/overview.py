@@ -89,7 +89,8 @@ def _body(state: State, snapshot: Snapshot, width: int, height: int) -> list[Lin
     rows = situation(snapshot, width, height - event_rows - 3)
     gap = [BLANK] if rows else []
     left = height - len(rows) - len(gap)
-    if snapshot.state in _NO_ENGINE:
+    between_engines = snapshot.state is HostState.SWITCHING and snapshot.engine.model is None
+    if snapshot.state in _NO_ENGINE or between_engines:
         middle = [panels.machine(snapshot), *panels.gpus(snapshot, 3, show_processes=False)]
     elif width >= TWO_COLUMNS_FROM:
         middle = _two_columns(state, snapshot, width, left - event_rows - 1)

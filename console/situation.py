@@ -11,6 +11,7 @@ import textwrap
 from console import format as fmt
 from console.lines import BLANK, Line, Tone, line
 from console.model import Link, State, data_age_s, is_stale
+from console.switch_panels import switching_block
 from console.words import ROLES
 from engine_host.protocol.snapshot import Snapshot
 from engine_host.protocol.snapshot import State as HostState
@@ -61,6 +62,10 @@ def _calm(state: State) -> Line:
 
 def situation(snapshot: Snapshot, width: int, rows: int) -> list[Line]:
     """At most `rows` lines; empty while the engine simply serves."""
+    progress = snapshot.engine.switch
+    if progress is not None and snapshot.state is not HostState.DEAD:
+        # Whatever state the host passes through on the way, the switch is what is going on.
+        return switching_block(snapshot, progress, width)[:rows]
     match snapshot.state:
         case HostState.STARTING:
             return _starting(snapshot, width)[:rows]

@@ -8,7 +8,9 @@ from __future__ import annotations
 from console.lines import Piece, Tone
 from engine_host.protocol.events import Severity
 from engine_host.protocol.methods import Risk, Role
+from engine_host.protocol.profiles import Tier
 from engine_host.protocol.snapshot import Snapshot, State
+from engine_host.protocol.switching import Outcome
 
 _STATES: dict[State, tuple[str, Tone]] = {
     State.STARTING: ("◌", Tone.NOTICE),
@@ -37,6 +39,26 @@ ROLE_NEEDED: dict[Risk, str] = {
     Risk.OPERATE: "the operator role",
     Risk.DANGEROUS: "the admin role",
 }
+
+TIERS: dict[Tier, str] = {
+    Tier.NONE: "nothing differs",
+    Tier.LIVE: "applied to the running engine; nobody notices",
+    Tier.STANDBY: "a second engine, loaded and asleep, is woken: about a second",
+    Tier.OVERLAP: "a new engine starts beside this one if memory allows, else as reload",
+    Tier.RELOAD: "the engine is stopped and started anew; streams pause meanwhile",
+}
+
+_OUTCOMES: dict[Outcome, tuple[str, Tone]] = {
+    Outcome.SWITCHED: ("● SWITCHED", Tone.GOOD),
+    Outcome.UNCHANGED: ("● UNCHANGED", Tone.GOOD),
+    Outcome.ROLLED_BACK: ("▲ ROLLED BACK", Tone.WARN),
+    Outcome.CANCELLED: ("▲ CANCELLED", Tone.WARN),
+    Outcome.FAILED: (" × FAILED ", Tone.BAD),
+}
+
+
+def outcome_word(outcome: Outcome) -> Piece:
+    return _OUTCOMES[outcome]
 
 
 def state_word(state: State) -> Piece:

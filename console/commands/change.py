@@ -8,7 +8,6 @@ and exit 5 says so; sending again is the operator's decision, never ours.
 from __future__ import annotations
 
 import asyncio
-import sys
 import uuid
 from pathlib import Path
 
@@ -16,18 +15,12 @@ import msgspec
 
 from console import format as fmt
 from console.client import CallFailed, Client, ConnectionLost, NoAnswer, connected, decoded
+from console.commands.agreement import agree, need_somebody_to_ask, refuse_without_role
 from console.commands.output import write_json
 from console.connect import Target, resolve
 from console.consequence import consequence, deadline_s
-from engine_host.protocol.errors import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_INVALID,
-    EXIT_REFUSED,
-    EXIT_TIMED_OUT,
-    OperatorError,
-)
-from engine_host.protocol.methods import ALLOWED, METHODS, Applied, Hello
+from engine_host.protocol.errors import EXIT_DONE, EXIT_TIMED_OUT, OperatorError
+from engine_host.protocol.methods import METHODS, Applied
 from engine_host.protocol.snapshot import Snapshot
 
 ENDING_S = 20.0
@@ -46,12 +39,7 @@ def change(
     timeout_s: float | None,
     as_json: bool,
 ) -> int:
-    if not agreed and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise OperatorError(
-            f"{method} needs somebody to agree to it, and there is no terminal to ask on.",
-            "Add --yes if it is meant.",
-            exit_code=EXIT_INVALID,
-        )
+    need_somebody_to_ask(method, agreed)
     raw = asyncio.run(_change(resolve(target), method, drain_s, reason, agreed, timeout_s))
     applied = decoded(raw, Applied, method)
     if as_json:
@@ -66,10 +54,12 @@ async def _change(
 ) -> msgspec.Raw:
     async with connected(target.path) as client:
         inode = _inode(target.path)
-        _refuse_without_role(client.hello, method)
+        refuse_without_role(client.hello, method)
         snapshot = await client.read("status", Snapshot)
         if not agreed:
-            await _ask(method, snapshot, drain_s)
+            name = fmt.clean(snapshot.host.name)
+            asked = f"{METHODS[method].summary} on {name} ({snapshot.state.value})."
+            await agree(asked, consequence(method, snapshot, drain_s))
         params = METHODS[method].params(
             reason=reason,
             idempotency_key=uuid.uuid4().hex,
@@ -82,7 +72,7 @@ async def _change(
             applied = await client.call(method, params, waiting_s)
         except NoAnswer as error:
             raise OperatorError(
-                error.fact, f"{await _standing(client)} {error.remedy}", exit_code=EXIT_TIMED_OUT
+                error.fact, f"{await standing(client)} {error.remedy}", exit_code=EXIT_TIMED_OUT
             ) from None
         except ConnectionLost as error:
             raise OperatorError(
@@ -122,36 +112,7 @@ def _inode(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _refuse_without_role(hello: Hello, method: str) -> None:
-    """Before anybody is asked to agree to what the host would refuse anyway."""
-    risk = METHODS[method].risk
-    if risk not in ALLOWED[hello.role]:
-        raise OperatorError(
-            f"{method} is {risk.value}; as {hello.login or f'uid {hello.uid}'} you have the role {hello.role.value}.",
-            "Run as a user with the admin role on that host.",
-            exit_code=EXIT_REFUSED,
-        )
-
-
-async def _ask(method: str, snapshot: Snapshot, drain_s: float | None) -> None:
-    name = fmt.clean(snapshot.host.name)
-    print(f"{METHODS[method].summary} on {name} ({snapshot.state.value}).", file=sys.stderr)
-    print(consequence(method, snapshot, drain_s), file=sys.stderr)
-    print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
-    # The loop goes on meanwhile; a thread blocked in readline would hold up ctrl-C until somebody presses enter.
-    answered = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_reader(sys.stdin, answered.set)
-    try:
-        await answered.wait()
-    finally:
-        loop.remove_reader(sys.stdin)
-    answer = sys.stdin.readline()
-    if answer.strip().lower() not in {"y", "yes"}:
-        raise OperatorError("nothing was done.", exit_code=EXIT_FAILED)
-
-
-async def _standing(client: Client) -> str:
+async def standing(client: Client) -> str:
     """Where the host stands, for the message that the outcome is unknown."""
     try:
         snapshot = await client.read("status", Snapshot, deadline_s=2.0)

@@ -11,17 +11,18 @@ import gc
 import select
 import time
 import uuid
-from collections.abc import Callable
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from textual.app import App
 from textual.binding import BindingType
+from textual.screen import Screen
 from textual.worker import WorkerFailed
 
 from console import format as fmt
 from console.client import ConnectionLost
 from console.connect import Target
-from console.consequence import METHOD_STOP, deadline_s
+from console.consequence import METHOD_STOP, consequence, deadline_s
 from console.link import Link
 from console.model import (
     Connected,
@@ -36,12 +37,15 @@ from console.model import (
 )
 from console.overview import Moment
 from console.tui.keys import Action, action_for, bindings, refusal
-from console.tui.screens.events import PAGE, EventsScreen
+from console.tui.screens.events import EventsScreen
 from console.tui.screens.help import HelpScreen
 from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.page import Page
 from engine_host.protocol.errors import OperatorError
-from engine_host.protocol.methods import METHODS, Applied
+from engine_host.protocol.methods import METHODS, Applied, Risk
+
+if TYPE_CHECKING:
+    from console.tui.screens.confirm import Question
 
 TICK_S = 1.0
 
@@ -51,13 +55,25 @@ HINT_S = 6.0
 OUTCOME_S = 60.0
 """How long the outcome of an action stays: whoever started it may be looking elsewhere. Any key clears it."""
 
+REASON = "from the console"
+"""What the audit log is told of changes made on a screen."""
+
+R = TypeVar("R")
+
 
 class Source(Protocol):
     """What feeds the app: `Link`, or a script in tests."""
 
     async def run(self) -> None: ...
 
-    async def act(self, method: str, params: object, deadline_s: float) -> Applied: ...
+    async def call(self, method: str, type_: type[R], params: object, deadline_s: float) -> R: ...
+
+
+def _profiles() -> Screen[None]:
+    """Imported when first asked for: most sessions never switch."""
+    from console.tui.screens.profiles import ProfilesScreen
+
+    return ProfilesScreen()
 
 
 class ConsoleApp(App[int]):
@@ -65,7 +81,7 @@ class ConsoleApp(App[int]):
     TITLE = "vllm-console"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = bindings()
-    MODES: ClassVar = {"overview": OverviewScreen, "events": EventsScreen}
+    MODES: ClassVar = {"overview": OverviewScreen, "profiles": _profiles, "events": EventsScreen}
     DEFAULT_MODE = "overview"
 
     def __init__(
@@ -133,9 +149,12 @@ class ConsoleApp(App[int]):
             self._notice = ""
         page = self.screen
         if isinstance(page, Page):
-            page.show(self.state, Moment(now, self._wall()), self._footer_notice())
+            page.show(self.state, self.moment(), self._footer_notice())
         elif hasattr(page, "follow"):
             page.follow(self.state)
+
+    def moment(self) -> Moment:
+        return Moment(self._clock(), self._wall())
 
     def _footer_notice(self) -> str:
         return self._notice or (f"{self._acting}: waiting for the outcome …" if self._acting else "")
@@ -155,8 +174,6 @@ class ConsoleApp(App[int]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "act":
             return refusal(action_for(str(parameters[0])), self.state) is None and self._acting is None
-        if action in {"older", "newer", "older_page", "newer_page", "oldest", "newest"}:
-            return isinstance(self.screen, EventsScreen)
         if action in {"help", "screen", "freeze", "quit", "leave"}:
             return isinstance(self.screen, Page)
         return True
@@ -171,7 +188,7 @@ class ConsoleApp(App[int]):
     def action_help(self) -> None:
         page = self.screen
         if isinstance(page, Page):
-            self.push_screen(HelpScreen(page.NAME, self.state), lambda _: self._redraw_soon())
+            self.push_screen(HelpScreen(page.place, self.state), lambda _: self._redraw_soon())
 
     def _redraw_soon(self) -> None:
         self.call_after_refresh(self.draw)
@@ -183,64 +200,58 @@ class ConsoleApp(App[int]):
     def action_hint_quit(self) -> None:
         self.notice("Nothing was ended. Press q to leave the console; the host runs on.", HINT_S)
 
-    def _scroll(self, steps: int) -> None:
-        if isinstance(self.screen, EventsScreen):
-            self.screen.move(self.state, steps)
-            self.draw()
-
-    def action_older(self) -> None:
-        self._scroll(1)
-
-    def action_newer(self) -> None:
-        self._scroll(-1)
-
-    def action_older_page(self) -> None:
-        self._scroll(PAGE)
-
-    def action_newer_page(self) -> None:
-        self._scroll(-PAGE)
-
-    def action_oldest(self) -> None:
-        self._scroll(len(self.state.events))
-
-    def action_newest(self) -> None:
-        self._scroll(-len(self.state.events))
-
     def action_act(self, method: str) -> None:
         """Ask, then call once. The dialog's widgets are imported only now: most sessions never need them."""
-        from console.tui.screens.confirm import ConfirmScreen
+        from console.tui.screens.confirm import Question
 
         action = action_for(method)
+        host = fmt.clean(self.state.snapshot.host.name) if self.state.snapshot is not None else ""
+        question = Question(
+            asked=f"{action.label} on {host}",
+            consequence=lambda state: consequence(method, state.snapshot),
+            go=action.label.capitalize(),
+            wanted_name=host if method == METHOD_STOP else "",
+        )
+        self.ask(question, lambda: self._act(action), name=method)
 
-        def answered(agreed: bool | None) -> None:
-            if agreed:
-                self.run_worker(self._act(action), name=method, exit_on_error=False)
+    def ask(self, question: Question, agreed: Callable[[], Coroutine[None, None, None]], *, name: str) -> None:
+        """Run `agreed` once if the operator agrees."""
+        from console.tui.screens.confirm import ConfirmScreen
+
+        def answered(said: bool | None) -> None:
+            if said:
+                self.run_worker(agreed(), name=name, exit_on_error=False)
             self._redraw_soon()
 
-        self.push_screen(ConfirmScreen(action, self.state, wants_name=method == METHOD_STOP), answered)
+        self.push_screen(ConfirmScreen(question, self.state), answered)
 
     async def _act(self, action: Action) -> None:
-        """One call; whatever comes of it is said in words. A lost answer is not asked for again."""
         method = action.method
         assert method is not None
         snapshot = self.state.snapshot
         params = METHODS[method].params(
-            reason="from the console",
+            reason=REASON,
             idempotency_key=uuid.uuid4().hex,
             expected_state_version=snapshot.state_version if snapshot is not None else None,
         )
         self._acting = action.label
         try:
-            applied = await self._source.act(method, params, deadline_s(method, snapshot))
-            said = f"{action.label}: {applied.text}"
-        except ConnectionLost as error:
-            unknown = " The outcome is unknown; it is not sent again." if error.was_sent else ""
-            said = f"{action.label}: {error.fact}{unknown}"
-        except OperatorError as error:
-            said = f"{action.label}: {error.fact} {error.remedy}"
+            applied = await self.attempt(action.label, method, Applied, params, deadline_s(method, snapshot))
         finally:
             self._acting = None
-        self.notice(fmt.clean(said), OUTCOME_S)
+        self.notice(applied if isinstance(applied, str) else fmt.clean(f"{action.label}: {applied.text}"), OUTCOME_S)
+
+    async def attempt(self, label: str, method: str, type_: type[R], params: object, deadline_s: float) -> R | str:
+        """One call: its result, or in words what became of it. A lost answer is not asked for again."""
+        try:
+            return await self._source.call(method, type_, params, deadline_s)
+        except ConnectionLost as error:
+            # A call that only reads has no outcome that somebody would have to know.
+            is_change = METHODS[method].risk is not Risk.READ
+            unknown = " The outcome is unknown; it is not sent again." if error.was_sent and is_change else ""
+            return fmt.clean(f"{label}: {error.fact}{unknown}")
+        except OperatorError as error:
+            return fmt.clean(f"{label}: {error.fact} {error.remedy}")
 
 
 def _terminal_is_gone() -> bool:

@@ -15,6 +15,11 @@ LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     str: st.text(max_size=40) | st.sampled_from(["10s", "1m", "5m", "hung", "stuck"]),
     bool: st.booleans(),
     type(None): st.none(),
+    Any: st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=200)
+    | st.dictionaries(st.text(max_size=8), st.text()),
 }
 
 

@@ -24,8 +24,10 @@ from engine_host.protocol.envelope import (
 )
 from engine_host.protocol.events import Event
 from engine_host.protocol.methods import ALLOWED, METHODS, Applied, EventList, Hello, History, Subscribed
+from engine_host.protocol.profiles import ProfileDiff, ProfileList
 from engine_host.protocol.snapshot import Snapshot
-from tests.console import sample
+from engine_host.protocol.switching import SwitchForecast, SwitchResult, SwitchStatus
+from tests.console import sample, sample_switch
 
 
 @dataclass
@@ -43,7 +45,17 @@ class ScriptedHost:
     """Methods that are never answered; `hello` and `telemetry` too."""
     dropping: set[str] = field(default_factory=set)
     """Methods on whose arrival the connection is closed."""
+    held: dict[str, asyncio.Event] = field(default_factory=dict)
+    """Methods answered only once their event is set; other calls are answered meanwhile."""
     failing: dict[str, RpcError] = field(default_factory=dict)
+    profiles: ProfileList = field(default_factory=sample_switch.profiles)
+    diff: ProfileDiff = field(default_factory=sample_switch.diff)
+    forecast: SwitchForecast = field(default_factory=sample_switch.forecast)
+    result: SwitchResult = field(default_factory=sample_switch.result)
+    last: SwitchResult | None = None
+    """Of the last switch; the one under way is the snapshot's."""
+    on: dict[str, Callable[[dict[str, Any]], None]] = field(default_factory=dict)
+    """By method: told the parameters of each call before it is answered."""
     raw_hello: bytes | None = None
     """Sent in place of hello."""
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -116,6 +128,11 @@ class ScriptedHost:
                 return
             if request.method in self.silent:
                 continue
+            if request.method in self.on:
+                self.on[request.method](self.asked[-1][1])
+            if request.method in self.held:
+                self._tasks.add(asyncio.create_task(self._answer_later(request, writer)))
+                continue
             answer = self._answer(request, writer)
             writer.write(answer)
             await writer.drain()
@@ -129,6 +146,10 @@ class ScriptedHost:
         if self.before_unlinking is not None:
             await self.before_unlinking.wait()
         self.path.unlink()
+
+    async def _answer_later(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        await self.held[request.method].wait()
+        writer.write(self._answer(request, writer))
 
     def _answer(self, request: Request, writer: asyncio.StreamWriter) -> bytes:
         method = METHODS.get(request.method)
@@ -164,6 +185,17 @@ class ScriptedHost:
                     encode_notification("event", e) for e in self.events if after is not None and e.seq > after
                 )
                 return encode_result(request.id, Subscribed(seq=len(self.events))) + replay
+            case "profiles.list":
+                return encode_result(request.id, self.profiles)
+            case "profiles.diff":
+                return encode_result(request.id, msgspec.structs.replace(self.diff, after=params.after))  # type: ignore[attr-defined]
+            case "switch.forecast":
+                told = msgspec.structs.replace(self.forecast, to_profile=params.profile)  # type: ignore[attr-defined]
+                return encode_result(request.id, told)
+            case "switch.status":
+                return encode_result(request.id, SwitchStatus(active=self.snapshot.engine.switch, last=self.last))
+            case "switch":
+                return encode_result(request.id, self.result)
             case _:
                 applied = Applied(
                     state=self.snapshot.state, state_version=8, took_s=1.5, text=f"{request.method} is done"

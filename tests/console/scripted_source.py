@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from console.connect import Target
 from console.model import Connected, EventArrived, HistoryArrived, Message, SnapshotArrived
 from console.tui.app import ConsoleApp
 from engine_host.protocol.errors import OperatorError
-from engine_host.protocol.methods import Applied, Role
+from engine_host.protocol.methods import METHODS, Applied, Risk, Role
 from engine_host.protocol.snapshot import Snapshot, State
-from tests.console import sample
+from engine_host.protocol.switching import SwitchStatus
+from tests.console import sample, sample_switch
+
+R = TypeVar("R")
 
 NOW = 100.0
 """What the standing clock shows."""
@@ -25,17 +28,30 @@ class ScriptedSource:
         self.post: Callable[[Message], None] = lambda message: None
         self.acted: list[tuple[str, Any]] = []
         self.answer: Applied | OperatorError = Applied(state=State.SERVING, state_version=8, took_s=2.0, text="done")
+        """To every changing call that `answers` does not name."""
+        self.answers: dict[str, Any] = {
+            "profiles.list": sample_switch.profiles(),
+            "profiles.diff": sample_switch.diff(),
+            "switch.forecast": sample_switch.forecast(),
+            "switch.status": SwitchStatus(),
+        }
+        """An `asyncio.Future` is awaited, an `OperatorError` is raised."""
+        self.read: list[tuple[str, Any]] = []
 
     async def run(self) -> None:
         for message in self.messages:
             self.post(message)
         await asyncio.Event().wait()
 
-    async def act(self, method: str, params: Any, deadline_s: float) -> Applied:
-        self.acted.append((method, params))
-        if isinstance(self.answer, OperatorError):
-            raise self.answer
-        return self.answer
+    async def call(self, method: str, type_: type[R], params: Any, deadline_s: float) -> R:
+        (self.read if METHODS[method].risk is Risk.READ else self.acted).append((method, params))
+        answer = self.answers.get(method, self.answer)
+        if isinstance(answer, asyncio.Future):
+            answer = await answer
+        if isinstance(answer, OperatorError):
+            raise answer
+        assert isinstance(answer, type_)
+        return answer
 
 
 def attached(snapshot: Snapshot, role: Role = Role.ADMIN, *more: Message) -> list[Message]:

@@ -17,8 +17,9 @@ import msgspec
 
 from engine_host.protocol.methods import History, Role
 from engine_host.protocol.snapshot import Snapshot
-from tests.console import sample
+from tests.console import sample, sample_switch
 from tests.console.scripted_host import ScriptedHost
+from tests.console.scripted_switch import ScriptedSwitches
 
 
 def busy(first: Snapshot, number: int) -> Snapshot:
@@ -81,6 +82,7 @@ SCENES: dict[str, dict[str, Any]] = {
     "hung": {"snapshot": sample.hung()},
     "idle": {"snapshot": sample.idle_cpu()},
     "silent": {"silent": {"telemetry"}},
+    "many": {"profiles": sample_switch.many_profiles()},
     "viewer": {"hello": sample.hello(Role.VIEWER)},
 }
 
@@ -90,8 +92,10 @@ async def serve(path: Path, scene: str) -> None:
     moved: History = sample.history(end_at=now - 1)
     script = {"snapshot": sample.serving(at=now), "history": moved, **SCENES[scene]}
     host = ScriptedHost(path, **script)
+    switches = ScriptedSwitches(host)
+    host.on |= {"switch": switches.begin, "switch.cancel": switches.cancel}
     await host.start()
-    await asyncio.Event().wait()
+    await switches.run()
 
 
 if __name__ == "__main__":

@@ -365,7 +365,7 @@ async def test_on_a_terminal_the_consequence_is_stated_with_live_numbers_and_no_
 async def test_who_agrees_agrees_to_the_state_that_was_shown(host):
     code, text = await answered(host, b"y\n", "restart")
     assert code == EXIT_DONE
-    assert "downtime about 1m24s" in text
+    assert "downtime about 1m24s" in " ".join(text.split())
     [params] = [params for method, params in host.asked if method == "engine.restart"]
     assert params["expected_state_version"] == host.snapshot.state_version
 

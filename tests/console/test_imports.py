@@ -17,7 +17,9 @@ def loaded(code: str) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("code", ["import console.cli", "import console.tui.app, console.tui.screens.confirm"])
+@pytest.mark.parametrize(
+    "code", ["import console.cli", "import console.tui.app, console.tui.screens.confirm, console.tui.screens.profiles"]
+)
 def test_the_console_needs_neither_vllm_nor_what_it_drags_in(code):
     assert not loaded(code) & set(HEAVY)
 
@@ -28,13 +30,14 @@ def test_the_console_needs_neither_vllm_nor_what_it_drags_in(code):
         "import console.cli",
         "import console.commands.status, console.commands.events, console.commands.change",
         "import console.commands.screen",
+        "import console.commands.switch, console.forecast_panels",
     ],
 )
 def test_commands_load_no_terminal_toolkit_and_no_http_client(code):
     assert not loaded(code) & {"textual", "httpx", "prometheus_client", "psutil"}
 
 
-@pytest.mark.parametrize("command", ["status --json", "events --json"])
+@pytest.mark.parametrize("command", ["status --json", "events --json", "switch --status --json"])
 def test_a_command_for_a_script_does_not_load_rich(command, tmp_path):
     code = f"""
 from console.cli import main
@@ -46,3 +49,7 @@ import console.commands.{command.split()[0]}
 
 def test_the_overview_needs_no_list_widgets():
     assert not loaded("import console.tui.app") & {"textual.widgets._data_table", "httpx"}
+
+
+def test_the_first_page_does_not_wait_for_the_screens_behind_it():
+    assert not loaded("import console.tui.app") & {"console.tui.screens.profiles", "console.tui.screens.confirm"}

@@ -18,6 +18,7 @@ from console.model import Link as LinkState
 from console.model import State, reduce
 from engine_host.protocol.envelope import ErrorCode, RpcError, encode_notification
 from engine_host.protocol.events import Event
+from engine_host.protocol.methods import Applied
 from tests.console import sample
 
 
@@ -111,7 +112,7 @@ async def test_an_action_whose_answer_is_lost_is_not_sent_again(host, until):
     async with running(Console(host.path)) as console:
         await until(lambda: console.state.events)
         with pytest.raises(ConnectionLost):
-            await console.link.act("host.stop", {"idempotency_key": "k"}, 5.0)
+            await console.link.call("host.stop", Applied, {"idempotency_key": "k"}, 5.0)
         await until(lambda: host.connections == 2 and console.state.link is LinkState.UP)
         await until(lambda: host.methods_asked().count("events.subscribe") == 2)
     assert host.methods_asked().count("host.stop") == 1
@@ -120,7 +121,7 @@ async def test_an_action_whose_answer_is_lost_is_not_sent_again(host, until):
 async def test_an_action_without_a_connection_is_refused_and_not_kept_for_later(host):
     console = Console(host.path)
     with pytest.raises(ConnectionLost) as caught:
-        await console.link.act("host.stop", {"idempotency_key": "k"}, 5.0)
+        await console.link.call("host.stop", Applied, {"idempotency_key": "k"}, 5.0)
     assert not caught.value.was_sent
 
 

@@ -15,7 +15,7 @@ from console.model import Connected, Disconnected, EventArrived, Freeze, History
 from console.overview import Moment, overview
 from engine_host.protocol.methods import Role
 from engine_host.protocol.snapshot import Alert, Failure, Gpu, Queue, Snapshot
-from tests.console import sample
+from tests.console import sample, sample_switch
 from tests.console.anything import anything
 
 SCENES = {
@@ -26,6 +26,8 @@ SCENES = {
     "recovering": sample.recovering,
     "draining": sample.draining,
     "hung": sample.hung,
+    "switching": sample_switch.switching,
+    "overlapping": sample_switch.overlapping,
 }
 
 
@@ -121,6 +123,33 @@ def test_a_recovering_engine_counts_down():
 
 def test_draining_counts_what_is_left():
     assert "Draining for 8 s: 49 requests left" in page(sample.draining())
+
+
+def test_a_switch_is_told_to_everybody_with_its_phase_and_how_long_it_takes():
+    text = page(sample_switch.switching(), role=Role.VIEWER)
+    for what in ("↔ SWITCHING", "latency → throughput   reload   by maria since 07:32:38", "42 s of about 1m30s",
+                 "start: loading weights   37 s of about 1m24s", "14 wait at the gate", "Events"):  # fmt: skip
+        assert what in text
+    assert "KV cache" not in text
+
+
+def test_while_the_old_engine_serves_on_its_gauges_stay():
+    text = page(sample_switch.overlapping())
+    assert "latency → throughput   overlap" in text
+    assert "68.2 %" in text
+
+
+def test_a_switch_that_takes_longer_than_expected_says_so():
+    assert "1m40s, longer than the expected 1m30s" in page(sample_switch.switching(sample_switch.progress(100.0)))
+    unknown = sample_switch.progress(expected_s=None)
+    assert "42 s; no such switch was timed yet" in page(sample_switch.switching(unknown))
+
+
+def test_names_as_long_as_they_may_be_leave_both_in_sight():
+    long = sample_switch.progress(from_profile="a" * 200, to_profile="b" * 200)
+    row = next(r for r in page(sample_switch.switching(long)).splitlines() if r.startswith("Switching"))
+    assert "aaa… → bbb" in row
+    assert "by maria" in row
 
 
 def test_a_lost_connection_is_a_banner_with_age_and_next_try():

@@ -9,7 +9,9 @@ import pytest
 
 from console.model import Connecting, Disconnected
 from engine_host.protocol.methods import Role
-from tests.console import sample
+from engine_host.protocol.profiles import ProfileList
+from engine_host.protocol.switching import SwitchStatus
+from tests.console import sample, sample_switch
 from tests.console.scripted_source import NOW, ScriptedApp, app
 
 SIZES = [(80, 24), (120, 40)]
@@ -25,6 +27,8 @@ SCENES = {
     "hung": lambda: app(sample.hung()),
     "speculation_off": lambda: app(sample.idle_cpu()),
     "viewer": lambda: app(sample.serving(), Role.VIEWER),
+    "switching": lambda: app(sample_switch.switching()),
+    "overlapping": lambda: app(sample_switch.overlapping()),
     "connecting": lambda: ScriptedApp([Connecting(NOW)]),
 }
 
@@ -62,3 +66,40 @@ def test_page(snap_compare, name, keys, size):
 
 def test_help_of_a_viewer(snap_compare):
     assert snap_compare(app(sample.serving(), Role.VIEWER), terminal_size=(80, 24), press=["question_mark"])
+
+
+DRY_RUN = ["5", "end", "enter", "enter"]
+"""From the overview to the forecast of the last profile of the sample."""
+
+PROFILES = {
+    "list": (lambda: told(), ["5"]),
+    "many": (lambda: told(**{"profiles.list": sample_switch.many_profiles()}), ["5", "pagedown", "pagedown"]),
+    "none": (lambda: told(**{"profiles.list": ProfileList(directory="/etc/vllm-console", profiles=[])}), ["5"]),
+    "refused_file": (lambda: told(), ["5", "end", "up"]),
+    "diff": (lambda: told(), ["5", "end", "enter"]),
+    "forecast": (lambda: told(), DRY_RUN),
+    "forecast_refused": (lambda: told(**{"switch.forecast": sample_switch.refused()}), DRY_RUN),
+    "confirm": (lambda: told(), [*DRY_RUN, "enter"]),
+    "progress": (lambda: told(sample_switch.switching()), ["5"]),
+    "confirm_cancel": (lambda: told(sample_switch.switching()), ["5", "C"]),
+    "switched": (lambda: told(**{"switch.status": SwitchStatus(last=sample_switch.result())}), ["5", "w"]),
+    "rolled_back": (lambda: told(**{"switch.status": SwitchStatus(last=sample_switch.rolled_back())}), ["5", "w"]),
+    "viewer_list": (lambda: told(role=Role.VIEWER), ["5"]),
+    "viewer_forecast": (lambda: told(role=Role.VIEWER), DRY_RUN),
+    "disconnected": (lambda: app(sample.serving(), Role.ADMIN, Disconnected("gone", NOW - 7, NOW + 3)), ["5"]),
+    "help": (lambda: told(), ["5", "question_mark"]),
+}
+
+
+def told(snapshot=None, role=Role.ADMIN, **answers):
+    """The app over a host that gives these answers."""
+    running = app(snapshot or sample.serving(), role)
+    running.script.answers |= answers
+    return running
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("scene", PROFILES)
+def test_profiles(snap_compare, scene, size):
+    make, keys = PROFILES[scene]
+    assert snap_compare(make(), terminal_size=size, press=keys)

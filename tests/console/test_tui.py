@@ -71,9 +71,10 @@ async def test_screens_are_reached_by_number_and_left_with_escape():
 async def test_only_screens_that_exist_are_offered():
     async with app(sample.serving()).run_test(size=(80, 24)) as pilot:
         await pilot.pause()
+        assert "5 profiles" in footer_of(pilot.app)
         assert "7 events" in footer_of(pilot.app)
         assert "1 overview" not in footer_of(pilot.app)
-        for key in "234568":
+        for key in "23468":
             await pilot.press(key)
             assert isinstance(pilot.app.screen, OverviewScreen)
 
@@ -243,7 +244,19 @@ async def test_scrolling_keeps_its_place_when_new_events_come():
 async def test_no_size_of_terminal_breaks_any_screen(size):
     running = app(sample.serving())
     async with running.run_test(size=size) as pilot:
-        for keys in (["7"], ["1"], ["question_mark"], ["escape"], ["R"], ["escape"]):
+        for keys in (
+            ["7"],
+            ["5"],
+            ["enter"],
+            ["enter"],
+            ["enter"],
+            ["escape"],
+            ["1"],
+            ["question_mark"],
+            ["escape"],
+            ["R"],
+            ["escape"],
+        ):
             await pilot.press(*keys)
             await pilot.pause()
         assert running.is_running
@@ -272,9 +285,13 @@ async def test_an_unchanged_page_repaints_nothing(monkeypatch):
         assert [(region.y, region.height) for region in painted] == [(4, 1)]
 
 
-def test_actions_have_one_key_each():
-    keys = [key for action in ACTIONS for key in action.key.split(",")]
-    assert len(keys) == len(set(keys))
+def test_a_key_does_one_thing_at_a_place():
+    everywhere = [a for a in ACTIONS if not a.screens and a.name != "leave"]  # a place may have its own way back
+    for place in {place for action in ACTIONS for place in action.screens}:
+        own = [key for a in ACTIONS if place in a.screens for key in a.key.split(",")]
+        common = [key for a in everywhere for key in a.key.split(",")]
+        assert len(own) == len(set(own))
+        assert not set(own) & set(common)
 
 
 def test_every_way_in_works_on_any_terminal():

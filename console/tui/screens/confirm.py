@@ -5,6 +5,8 @@ What cannot be undone wants the host's name typed, so that a habit of pressing e
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -13,10 +15,20 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
-from console import format as fmt
-from console.consequence import consequence
 from console.model import State
-from console.tui.keys import Action
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    asked: str
+    """"restart engine on gpu-7": what would be done."""
+    consequence: Callable[[State], str]
+    """Asked again while somebody thinks, so that the numbers stay live."""
+    go: str
+    """What the button that does it says."""
+    keep: str = "Cancel"
+    wanted_name: str = ""
+    """To be typed first; empty: nothing."""
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -28,23 +40,22 @@ class ConfirmScreen(ModalScreen[bool]):
         Binding("right,down", "app.focus_next", show=False),
     ]
 
-    def __init__(self, action: Action, state: State, *, wants_name: bool) -> None:
+    def __init__(self, question: Question, state: State) -> None:
         super().__init__()
-        self._action = action
-        self._host = fmt.clean(state.snapshot.host.name) if state.snapshot is not None else ""
-        self._wants_name = wants_name
-        self._said = self._consequence(state)
+        self._question = question
+        self._said = question.consequence(state)
 
     def compose(self) -> ComposeResult:
+        question = self._question
         with Vertical(id="dialog"):
-            yield Static(f"▲ {self._action.label} on {self._host}?", id="question", markup=False)
+            yield Static(f"▲ {question.asked}?", id="question", markup=False)
             yield Static(self._said, id="consequence", markup=False)
-            if self._wants_name:
-                yield Static(f"Type {self._host} to go on:", markup=False)
+            if question.wanted_name:
+                yield Static(f"Type {question.wanted_name} to go on:", markup=False)
                 yield Input(id="name", select_on_focus=False)
             with Horizontal(id="buttons"):
-                yield Button("Cancel", id="cancel")
-                yield Button(self._action.label.capitalize(), id="go", disabled=self._wants_name)
+                yield Button(question.keep, id="cancel")
+                yield Button(question.go, id="go", disabled=bool(question.wanted_name))
 
     def on_mount(self) -> None:
         for field in self.query(Input):
@@ -53,18 +64,13 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def follow(self, state: State) -> None:
         """Keep the numbers live while somebody thinks."""
-        said = self._consequence(state)
+        said = self._question.consequence(state)
         if said != self._said:
             self._said = said
             self.query_one("#consequence", Static).update(said)
 
-    def _consequence(self, state: State) -> str:
-        method = self._action.method
-        assert method is not None
-        return consequence(method, state.snapshot)
-
     def on_input_changed(self, event: Input.Changed) -> None:
-        self.query_one("#go", Button).disabled = event.value.strip() != self._host
+        self.query_one("#go", Button).disabled = event.value.strip() != self._question.wanted_name
 
     def on_input_submitted(self) -> None:
         """Enter in the name field agrees to nothing: it moves on to the button."""

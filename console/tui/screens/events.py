@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from textual.binding import BindingType
+
 from console.events_page import events_page, upto
 from console.lines import Line
 from console.model import State
 from console.overview import Moment
+from console.tui.keys import bindings
 from console.tui.screens.page import Page
-
-PAGE = 10
-"""Events a page key moves: fewer than fit on the smallest terminal, so that some stay in sight."""
 
 
 class EventsScreen(Page):
     NAME = "events"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("events")
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,11 +26,13 @@ class EventsScreen(Page):
     def lines(self, state: State, moment: Moment, width: int, height: int) -> list[Line]:
         return events_page(state, moment, width, height, self.top_seq)
 
-    def move(self, state: State, steps: int) -> None:
+    def action_move(self, steps: int) -> None:
         """`steps` events further back; negative towards the newest."""
+        state = self.console.state
         events = [*reversed(state.events)]
         if not events:
             return
         at = len(events) - len(upto(state.events, self.top_seq))
         wanted = min(len(events) - 1, max(0, at + steps))
         self.top_seq = None if wanted == 0 else events[wanted].seq
+        self.console.draw()

@@ -14,6 +14,15 @@ from console.tui.keys import help_lines
 from console.tui.widgets.board import Board
 from console.words import ROLES
 
+_PROFILE_WORDS: tuple[tuple[str, str], ...] = (
+    ("tier", "how a change reaches the engine; the gentlest possible is taken"),
+    ("carried", "goes on in the new engine where it was; its stream only pauses"),
+    ("drained", "cannot be carried: gets some time to finish in the old engine"),
+    ("begun again", "had sent nothing yet: the new engine takes it from the start"),
+    ("gate", "where requests wait that come during the switch"),
+    ("digest", "of the effective values: the same digest is the same profile"),
+)
+
 _WORDS: tuple[tuple[str, str], ...] = (
     ("KV cache", "memory for the tokens of requests; full: some are preempted"),
     ("held", "waits at the gate, before vLLM; waiting: in vLLM's own queue"),
@@ -29,12 +38,13 @@ _WORDS: tuple[tuple[str, str], ...] = (
 def help_page(screen: str, state: State, width: int, height: int) -> list[Line]:
     """Pure: the page as it fits."""
     role = ROLES[state.hello.role] if state.hello is not None else "not connected"
+    words = _PROFILE_WORDS if screen.startswith("profiles") else _WORDS
     rows = [
         line((" Keys", Tone.LABEL), (f"   your role: {role}", Tone.FAINT)),
         *help_lines(screen, state),
         BLANK,
         line((" Words", Tone.LABEL)),
-        *(line((f"  {word:>11}  ", Tone.STRONG), meaning) for word, meaning in _WORDS),
+        *(line((f"  {word:>11}  ", Tone.STRONG), meaning) for word, meaning in words),
     ]
     return [fit(row, width) for row in [*rows, *[BLANK] * height][:height]]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.screen import Screen
@@ -11,8 +11,11 @@ from textual.screen import Screen
 from console.lines import Line, Tone, fit, line
 from console.model import State
 from console.overview import Moment
-from console.tui.keys import footer
+from console.tui.keys import footer, works
 from console.tui.widgets.board import Board
+
+if TYPE_CHECKING:
+    from console.tui.app import ConsoleApp
 
 NOTICE_ROWS = 5
 """A longer notice is cut: the figures above it are why one is here."""
@@ -22,9 +25,25 @@ class Page(Screen[None]):
     NAME: ClassVar[str]
     """As the action table names it."""
 
+    @property
+    def place(self) -> str:
+        """Where on the screen one is, as the action table names it; a screen with several views has several."""
+        return self.NAME
+
     def compose(self) -> ComposeResult:
         yield Board(id="board")
         yield Board(id="footer")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Of the screen's own actions those that work at this place; Textual's are left to Textual."""
+        if not hasattr(type(self), f"action_{action}") or hasattr(Page, f"action_{action}"):
+            return True
+        return works(action, parameters, self.place, self.console.state)
+
+    @property
+    def console(self) -> ConsoleApp:
+        """The app that this page belongs to."""
+        return cast("ConsoleApp", self.app)
 
     def lines(self, state: State, moment: Moment, width: int, height: int) -> list[Line]:
         raise NotImplementedError
@@ -33,7 +52,7 @@ class Page(Screen[None]):
         if not self.is_mounted:
             return
         width, height = self.size
-        rows = [*self.lines(state, moment, width, height - 1), footer(self.NAME, state, width)]
+        rows = [*self.lines(state, moment, width, height - 1), footer(self.place, state, width)]
         if notice:
             # Over the last rows: an outcome must be readable to its end, and is gone again in a while.
             said = [line((part, Tone.NOTICE)) for part in textwrap.wrap(notice, max(20, width))[:NOTICE_ROWS]]
