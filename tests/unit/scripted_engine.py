@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from engine_host.engine.port import (
     AsgiApp,
     Backlog,
+    Bound,
     Death,
+    Engine,
     EngineFacts,
     EngineStartError,
+    Handling,
     Receive,
     Scope,
     Send,
     StepSink,
+    StepStats,
 )
 
 FACTS = EngineFacts(
@@ -34,6 +38,19 @@ FACTS = EngineFacts(
 
 
 @dataclass
+class ScriptedStream:
+    """A request in flight: what becomes of it is written down."""
+
+    name: str
+    carryable: bool = True
+    untouched: bool = False
+    """Its client has received nothing yet."""
+    is_replayed: bool = False
+    went_on_in: list[ScriptedEngine] = field(default_factory=list)
+    ended_with: str | None = None
+
+
+@dataclass
 class ScriptedEngine:
     """Each switch is a test's to set; the defaults start at once and live for ever."""
 
@@ -44,6 +61,11 @@ class ScriptedEngine:
     unfinished: int = 0
     stopped_with: list[float] = field(default_factory=list)
     sink: StepSink | None = None
+    streams: list[ScriptedStream] = field(default_factory=list)
+    probe_error: str | None = None
+    successor: Engine | None = None
+    has_metrics: bool = True
+    is_app_closed: bool = False
     _released: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self, sink: StepSink) -> None:
@@ -73,9 +95,58 @@ class ScriptedEngine:
     def backlog(self) -> Backlog:
         return Backlog(self.unfinished)
 
-    async def stop(self, timeout_s: float) -> None:
+    async def probe(self, timeout_s: float) -> None:
+        if self.probe_error is not None:
+            raise EngineStartError(self.probe_error)
+
+    def handling(self, bound: Bound) -> Handling:
+        fates = [self._fate(stream, bound) for stream in self.streams]
+        return Handling(carry=fates.count("carry"), drain=fates.count("drain"), replay=fates.count("replay"))
+
+    def _fate(self, stream: ScriptedStream, bound: Bound) -> str:
+        if stream.carryable and bound.reason is None:
+            return "carry"
+        return "replay" if stream.untouched else "drain"
+
+    async def hand_over(self, bound: Bound, error: str) -> list[ScriptedStream]:
+        handed: list[ScriptedStream] = []
+        for stream in self.streams:
+            fate = self._fate(stream, bound)
+            if fate == "drain":
+                stream.ended_with = error
+            else:
+                stream.is_replayed = fate == "replay"
+                handed.append(stream)
+        self.streams = []
+        return handed
+
+    async def adopt(self, carried: Sequence[ScriptedStream], error: str) -> int:
+        for stream in carried:
+            stream.went_on_in.append(self)
+            self.streams.append(stream)
+        if carried and self.sink is not None:
+            sink = self.sink
+            asyncio.get_running_loop().call_soon(lambda: sink(StepStats(0, generation_tokens=len(carried))))
+        return len(carried)
+
+    def succeed(self, successor: Engine | None, error: str) -> None:
+        self.successor = successor
+
+    def reclaim_metrics(self) -> None:
+        self.has_metrics = True
+
+    def drop(self, carried: Sequence[ScriptedStream], error: str) -> None:
+        for stream in carried:
+            stream.ended_with = error
+
+    async def stop(self, timeout_s: float, *, keep_app: bool = False) -> None:
         self.stopped_with.append(timeout_s)
         self._released.set()
+        if not keep_app:
+            await self.close_app()
+
+    async def close_app(self) -> None:
+        self.is_app_closed = True
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         message: MutableMapping[str, Any] = {"type": "http.response.start", "status": 200, "headers": []}

@@ -3,91 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine_host.engine import lifecycle as room
-from engine_host.engine.crash_policy import CRASH_LIMIT, CrashPolicy
-from engine_host.engine.lifecycle import Lifecycle
+from engine_host.engine.crash_policy import CRASH_LIMIT
 from engine_host.engine.port import EngineStartError
-from engine_host.gateway.entry import Entry
-from engine_host.profiles import Profile, build_profile
 from engine_host.protocol.errors import EXIT_FAILED, EXIT_REFUSED, OperatorError
 from engine_host.protocol.snapshot import State
 
 from .scripted_engine import ScriptedEngine
-
-PROFILE = build_profile({"schema": 1, "engine": {"model": "scripted/a"}}, Path("a.toml"))
-
-
-class QuietLog:
-    reason: str | None = None
-
-    def mark(self) -> int:
-        return 0
-
-    def errors_since(self, mark: int) -> tuple[str | None, list[str]]:
-        return self.reason, [self.reason] if self.reason else []
-
-
-class World:
-    """A lifecycle over scripted engines, and what became of it."""
-
-    def __init__(self, *engines: ScriptedEngine) -> None:
-        self.engines = list(engines)
-        self.made: list[ScriptedEngine] = []
-        self.events: list[tuple[str, str]] = []
-        self.states: list[State] = []
-        self.log = QuietLog()
-        self.entry = Entry()
-        self.lifecycle = Lifecycle(
-            PROFILE,
-            self.make,
-            self.entry,
-            lambda step: None,
-            self.log,
-            self.on_event,
-            crashes=CrashPolicy((0.01, 0.01)),
-        )
-
-    def make(self, profile: Profile) -> ScriptedEngine:
-        self.made.append(self.engines.pop(0) if self.engines else ScriptedEngine())
-        return self.made[-1]
-
-    def on_event(self, kind: str, text: str, **_: Any) -> None:
-        self.events.append((kind, text))
-        self.states.append(self.lifecycle.state)
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():
-                await asyncio.sleep(0.005)
-
-    async def until_state(self, state: State) -> None:
-        await self.until(lambda: self.lifecycle.state is state)
+from .world import World, hold_request
 
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_DEATH_POLL_S", 0.005)
     monkeypatch.setattr(room, "_LAST_WORDS_S", 0.0)
-
-
-async def hold_request(entry: Entry, release: asyncio.Event) -> None:
-    """Keep one POST in flight until `release`."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await release.wait()
-
-    entry.attach(app)
-
-    async def nothing(*_: Any) -> Any:
-        return {}
-
-    await entry({"type": "http", "method": "POST"}, nothing, nothing)
 
 
 async def test_it_starts_serves_and_stops() -> None:

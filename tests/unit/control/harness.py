@@ -13,11 +13,64 @@ from typing import Any
 from engine_host.control.controlled import Identity
 from engine_host.control.roles import Peer
 from engine_host.control.server import ControlServer
-from engine_host.protocol.methods import History, Role
+from engine_host.protocol.errors import EXIT_REFUSED, OperatorError
+from engine_host.protocol.methods import ForecastParams, History, Role, SwitchParams
+from engine_host.protocol.profiles import Preflight, ProfileDetail, ProfileDiff, ProfileList, ProfileSummary, Tier
 from engine_host.protocol.snapshot import Host, ProfileRef, Snapshot, State
+from engine_host.protocol.switching import Outcome, SwitchForecast, SwitchResult, SwitchStatus
 from engine_host.telemetry.event_log import EventLog
 
 DEADLINE_S = 10.0
+
+
+class FakeSwitching:
+    """Profiles `a` (running) and `b`; a switch answers once `may_finish` is set."""
+
+    def __init__(self, host: FakeHost) -> None:
+        self._host = host
+
+    def profiles(self) -> ProfileList:
+        return ProfileList(directory="/profiles", profiles=[ProfileSummary(name="a", path="/profiles/a.toml")])
+
+    def profile(self, name: str) -> ProfileDetail:
+        self._known(name)
+        return ProfileDetail(name=name, path="/profiles/a.toml", digest="0" * 12, lineage=[name], effective={})
+
+    def diff(self, before: str | None, after: str) -> ProfileDiff:
+        self._known(after)
+        return ProfileDiff(before=before or "a", after=after, tier=Tier.OVERLAP, changes=[])
+
+    def status(self) -> SwitchStatus:
+        return SwitchStatus()
+
+    async def check(self, name: str) -> Preflight:
+        self._known(name)
+        await self._host.may_finish.wait()
+        return Preflight(profile=name, ok=True)
+
+    async def forecast(self, params: ForecastParams) -> SwitchForecast:
+        self._known(params.profile)
+        return SwitchForecast(from_profile="a", to_profile=params.profile, tier=Tier.RELOAD, tier_reason="x", ok=True)
+
+    async def switch(self, params: SwitchParams, who: str) -> SwitchResult:
+        self._known(params.profile)
+        await self._host._change("switch", params.drain_timeout_s, who)
+        return SwitchResult(
+            outcome=Outcome.SWITCHED,
+            text=f"switched a -> {params.profile}",
+            from_profile="a",
+            to_profile=params.profile,
+            tier=Tier.RELOAD,
+            at=1.0,
+            took_s=2.0,
+        )
+
+    def cancel(self) -> str:
+        raise OperatorError("no switch is under way", "See `vllm-console switch --status`.", exit_code=EXIT_REFUSED)
+
+    def _known(self, name: str) -> None:
+        if name not in ("a", "b"):
+            raise OperatorError(f'no profile "{name}"', 'did you mean "a"?')
 
 
 class FakeHost:
@@ -35,6 +88,7 @@ class FakeHost:
         self.may_finish.set()
         self.failure: Exception | None = None
         self.stopped = asyncio.Event()
+        self.switching = FakeSwitching(self)
 
     def snapshot(self) -> Snapshot:
         self.seq += 1

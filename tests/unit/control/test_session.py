@@ -9,7 +9,7 @@ import os
 import pytest
 
 from engine_host.control.actions import CHANGES
-from engine_host.control.dispatch import READS
+from engine_host.control.dispatch import READS, SLOW_READS
 from engine_host.control.roles import may_call, role_of
 from engine_host.control.session import FRAMES_A_TURN
 from engine_host.protocol.envelope import ErrorCode
@@ -22,6 +22,12 @@ VALID_PARAMS = {
     "history": {"series": ["kv.usage"]},
     "engine.restart": change("key-1"),
     "host.stop": change("key-2"),
+    "profiles.get": {"name": "a"},
+    "profiles.diff": {"after": "b"},
+    "profiles.check": {"name": "a"},
+    "switch": change("key-3", profile="b"),
+    "switch.forecast": {"profile": "b"},
+    "switch.cancel": change("key-4"),
 }
 
 
@@ -167,7 +173,9 @@ async def test_every_method_in_every_role(bench: Bench, role: Role, method: obje
     assert isinstance(method, type(METHODS["status"]))
     client = await bench.connect(role)
     reply = await client.call(method.name, VALID_PARAMS.get(method.name))
-    if method.risk in ALLOWED[role]:
+    if method.name == "switch.cancel" and role is Role.ADMIN:
+        assert reply["error"]["code"] == ErrorCode.CONFLICT  # there is none to cancel
+    elif method.risk in ALLOWED[role]:
         assert "result" in reply
     else:
         assert reply["error"]["code"] == ErrorCode.ROLE
@@ -198,7 +206,8 @@ def test_a_role_covers_exactly_the_risks_it_is_given() -> None:
 def test_every_method_of_the_table_is_served_by_exactly_one_room() -> None:
     subscriptions = {"telemetry.subscribe", "events.subscribe"}
     reads = {name for name, method in METHODS.items() if method.risk is Risk.READ}
-    assert set(READS) | subscriptions == reads
+    assert set(READS) | set(SLOW_READS) | subscriptions == reads
+    assert not set(READS) & set(SLOW_READS)
     assert set(CHANGES) == set(METHODS) - reads
 
 
@@ -302,3 +311,30 @@ async def test_a_flood_is_answered_a_few_requests_a_turn(bench: Bench) -> None:
         await client.read()
     await asyncio.wait_for(sharing, 10)
     assert max(answered_a_turn) <= 2 * FRAMES_A_TURN
+
+
+async def test_a_slow_read_is_answered_later_and_holds_up_nothing(bench: Bench) -> None:
+    bench.host.may_finish.clear()
+    client = await bench.connect(Role.VIEWER)
+    slow = client.send("profiles.check", {"name": "a"})
+    assert "result" in await client.call("status")
+    bench.host.may_finish.set()
+    assert (await client.reply(slow))["result"]["ok"] is True
+
+
+async def test_a_session_cannot_ask_for_any_number_of_slow_reads(bench: Bench) -> None:
+    bench.host.may_finish.clear()
+    client = await bench.connect(Role.VIEWER)
+    asked = [client.send("profiles.check", {"name": "a"}) for _ in range(4)]
+    assert (await client.reply(asked[-1]))["error"]["code"] == ErrorCode.BUSY
+    bench.host.may_finish.set()
+    assert "result" in await client.reply(asked[0])
+
+
+async def test_an_unknown_profile_is_an_invalid_parameter_with_the_nearest_name(bench: Bench) -> None:
+    client = await bench.connect()
+    for method in ("profiles.get", "profiles.check"):
+        error = (await client.call(method, {"name": "aa"}))["error"]
+        assert error["code"] == ErrorCode.INVALID_PARAMS and "did you mean" in error["data"]["remedy"]
+    refused = await client.call("switch", change("key-9", profile="aa"))
+    assert refused["error"]["code"] == ErrorCode.INVALID_PARAMS

@@ -1,0 +1,318 @@
+"""The hot switch on engines that fail on demand: every tier, every way to fail, nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_host.engine import lifecycle as room
+from engine_host.engine.switch import SwitchOrder
+from engine_host.engine.timeline import PhaseTimes
+from engine_host.profiles import Profile
+from engine_host.protocol.errors import EXIT_REFUSED, OperatorError
+from engine_host.protocol.events import Severity
+from engine_host.protocol.profiles import Finding, Preflight, Tier
+from engine_host.protocol.snapshot import State
+from engine_host.protocol.switching import Outcome, PhaseName, SwitchResult
+
+from .scripted_engine import ScriptedEngine, ScriptedStream
+from .world import World, profile
+
+OTHER = profile("b", max_num_seqs=4)
+OTHER_MODEL = profile("c", tokenizer="scripted/other")
+
+
+@dataclass
+class Checked:
+    fits_beside: bool | None = False
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def wire(self) -> Preflight:
+        findings = [Finding(id="x", severity=Severity.ERROR, text=text) for text in self.errors]
+        return Preflight(profile="b", ok=not self.errors, findings=findings)
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_DEATH_POLL_S", 0.005)
+    monkeypatch.setattr(room, "_LAST_WORDS_S", 0.0)
+
+
+@asynccontextmanager
+async def serving(*engines: ScriptedEngine) -> AsyncIterator[World]:
+    world = World(*engines)
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until_state(State.SERVING)
+    try:
+        yield world
+    finally:
+        await world.lifecycle.stop(0.0)
+        await run
+
+
+async def switch(
+    world: World,
+    to: Profile = OTHER,
+    *,
+    tmp_path: Path,
+    checked: Checked | None = None,
+    tier: Tier | None = None,
+    drain_s: float = 0.2,
+    preflight: Callable[[Profile], Awaitable[Any]] | None = None,
+) -> SwitchResult:
+    async def passes(profile: Profile) -> Checked:
+        return checked or Checked()
+
+    order = SwitchOrder(to, tier, drain_s, "ops")
+    async with asyncio.timeout(10):
+        return await world.lifecycle.switch(order, preflight or passes, PhaseTimes(tmp_path / "times.json"))
+
+
+def names(result: SwitchResult) -> list[PhaseName]:
+    return [phase.name for phase in result.phases]
+
+
+async def test_a_reload_carries_the_streams_and_tells_each_phase(tmp_path: Path) -> None:
+    streams = [ScriptedStream("one"), ScriptedStream("two")]
+    old, new = ScriptedEngine(streams=list(streams)), ScriptedEngine()
+    async with serving(old, new) as world:
+        result = await switch(world, tmp_path=tmp_path)
+        assert (result.outcome, result.tier, result.carried) == (Outcome.SWITCHED, Tier.RELOAD, 2)
+        assert names(result) == ["preflight", "hold", "carry", "stop", "start", "probe", "release"]
+        assert result.gap_s is not None and result.gap_s < 5
+        assert all(stream.went_on_in == [new] for stream in streams)
+        assert old.stopped_with and old.successor is new
+        assert world.lifecycle.profile is OTHER
+        await world.until(lambda: old.is_app_closed)
+        assert world.states.count(State.SWITCHING) == 1
+
+
+async def test_an_overlap_starts_the_new_engine_before_it_touches_the_old(tmp_path: Path) -> None:
+    stream = ScriptedStream("one")
+    old, new = ScriptedEngine(streams=[stream]), ScriptedEngine()
+    async with serving(old, new) as world:
+        result = await switch(world, tmp_path=tmp_path, checked=Checked(fits_beside=True))
+        assert (result.outcome, result.tier) == (Outcome.SWITCHED, Tier.OVERLAP)
+        assert names(result) == ["preflight", "start", "probe", "hold", "carry", "release", "stop"]
+        assert stream.went_on_in == [new]
+
+
+async def test_only_live_settings_change_without_touching_the_engine(tmp_path: Path) -> None:
+    from engine_host.profiles import build_profile
+
+    live = build_profile(
+        {"schema": 1, "engine": {"model": "scripted/model"}, "switch": {"drain_timeout_s": 5}}, Path("d.toml")
+    )
+    engine = ScriptedEngine()
+    async with serving(engine) as world:
+        result = await switch(world, live, tmp_path=tmp_path)
+        assert (result.outcome, result.tier) == (Outcome.SWITCHED, Tier.LIVE)
+        assert world.lifecycle.engine is engine and world.lifecycle.profile is live
+        assert world.states.count(State.SWITCHING) == 0
+
+
+async def test_the_running_profile_changes_nothing(tmp_path: Path) -> None:
+    async with serving() as world:
+        result = await switch(world, world.lifecycle.profile, tmp_path=tmp_path)
+        assert result.outcome is Outcome.UNCHANGED
+        assert len(world.made) == 1
+
+
+async def test_a_profile_that_fails_its_preflight_touches_nothing(tmp_path: Path) -> None:
+    async with serving() as world:
+        result = await switch(world, tmp_path=tmp_path, checked=Checked(errors=["40 GiB needed, 12 free"]))
+        assert result.outcome is Outcome.REFUSED and "40 GiB needed" in result.text
+        assert len(world.made) == 1 and world.lifecycle.profile.name == "a"
+        assert world.lifecycle.state is State.SERVING
+
+
+@pytest.mark.parametrize(
+    "broken", [ScriptedEngine(start_error="out of memory"), ScriptedEngine(probe_error="no token")]
+)
+async def test_a_new_engine_that_fails_rolls_back_and_the_streams_go_on(tmp_path: Path, broken: ScriptedEngine) -> None:
+    stream = ScriptedStream("one")
+    old, again = ScriptedEngine(streams=[stream]), ScriptedEngine()
+    async with serving(old, broken, again) as world:
+        result = await switch(world, tmp_path=tmp_path)
+        assert result.outcome is Outcome.ROLLED_BACK
+        assert "out of memory" in result.text or "no token" in result.text
+        assert stream.went_on_in == [again] and stream.ended_with is None
+        assert world.lifecycle.profile.name == "a" and world.lifecycle.state is State.SERVING
+        assert broken.stopped_with
+        assert PhaseName.ROLLBACK in names(result)
+
+
+async def test_an_overlap_that_fails_leaves_the_old_engine_serving_untouched(tmp_path: Path) -> None:
+    stream = ScriptedStream("one")
+    old, broken = ScriptedEngine(streams=[stream]), ScriptedEngine(start_error="no room")
+    old.has_metrics = False
+    async with serving(old, broken) as world:
+        result = await switch(world, tmp_path=tmp_path, checked=Checked(fits_beside=True))
+        assert result.outcome is Outcome.ROLLED_BACK and "no room" in result.text
+        assert world.lifecycle.engine is old and old.streams == [stream] and not old.stopped_with
+        assert old.has_metrics
+
+
+async def test_a_start_past_its_deadline_rolls_back(tmp_path: Path) -> None:
+    from engine_host.profiles import build_profile
+
+    impatient = build_profile(
+        {"schema": 1, "engine": {"model": "scripted/model", "seed": 1}, "switch": {"start_deadline_s": 1}},
+        Path("e.toml"),
+    )
+    hangs, again = ScriptedEngine(start_hangs=True), ScriptedEngine()
+    async with serving(ScriptedEngine(), hangs, again) as world:
+        result = await switch(world, impatient, tmp_path=tmp_path)
+        assert result.outcome is Outcome.ROLLED_BACK and "within 1 s" in result.text
+        assert hangs.stopped_with and world.lifecycle.engine is again
+
+
+async def test_when_not_even_the_old_profile_comes_back_the_host_says_so_and_tries_again(tmp_path: Path) -> None:
+    stream = ScriptedStream("one")
+    old = ScriptedEngine(streams=[stream])
+    engines = [old, ScriptedEngine(start_error="first"), ScriptedEngine(start_error="second"), ScriptedEngine()]
+    async with serving(*engines) as world:
+        result = await switch(world, tmp_path=tmp_path)
+        assert result.outcome is Outcome.FAILED and "first" in result.text and "second" in result.text
+        assert stream.ended_with is not None and "no engine" in stream.ended_with
+        await world.until(lambda: world.lifecycle.state is State.SERVING)
+        assert world.lifecycle.profile.name == "a"
+
+
+async def test_what_cannot_be_carried_is_drained_first(tmp_path: Path) -> None:
+    stream = ScriptedStream("grammar", carryable=False)
+    old = ScriptedEngine(streams=[stream])
+    async with serving(old) as world:
+        under_way = asyncio.create_task(switch(world, tmp_path=tmp_path, drain_s=10.0))
+        await world.until_state(State.SWITCHING)
+        assert not old.stopped_with
+        old.streams.remove(stream)  # it has finished
+        result = await under_way
+        assert (result.drained, result.carried, stream.ended_with) == (1, 0, None)
+
+
+async def test_past_the_drain_time_it_is_replayed_if_nothing_was_sent_else_it_ends_clearly(tmp_path: Path) -> None:
+    unsent = ScriptedStream("unsent", carryable=False, untouched=True)
+    sent = ScriptedStream("sent", carryable=False)
+    new = ScriptedEngine()
+    async with serving(ScriptedEngine(streams=[unsent, sent]), new) as world:
+        result = await switch(world, tmp_path=tmp_path, drain_s=0.05)
+        assert (result.replayed, result.carried) == (1, 0)
+        assert unsent.went_on_in == [new] and unsent.is_replayed
+        assert sent.ended_with is not None and "Send it again" in sent.ended_with
+
+
+async def test_nothing_is_carried_into_another_model(tmp_path: Path) -> None:
+    stream = ScriptedStream("one")
+    async with serving(ScriptedEngine(streams=[stream])) as world:
+        result = await switch(world, OTHER_MODEL, tmp_path=tmp_path, drain_s=0.05)
+        assert result.outcome is Outcome.SWITCHED and result.carried == 0
+        assert stream.ended_with is not None and "engine.tokenizer changes" in stream.ended_with
+
+
+async def test_a_second_switch_is_refused_naming_who_and_since_when(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def slow(profile: Profile) -> Checked:
+        await go_on.wait()
+        return Checked()
+
+    async with serving() as world:
+        first = asyncio.create_task(switch(world, tmp_path=tmp_path, preflight=slow))
+        await world.until(lambda: world.lifecycle.switch_under_way is not None)
+        with pytest.raises(OperatorError, match=r"ops switches to b since \d\d:\d\d:\d\d") as caught:
+            await switch(world, OTHER_MODEL, tmp_path=tmp_path)
+        assert caught.value.exit_code == EXIT_REFUSED
+        go_on.set()
+        assert (await first).outcome is Outcome.SWITCHED
+
+
+async def test_a_switch_can_be_cancelled_until_the_old_engine_hands_over(tmp_path: Path) -> None:
+    stuck = ScriptedStream("grammar", carryable=False)
+    old = ScriptedEngine(streams=[stuck])
+    async with serving(old) as world:
+        under_way = asyncio.create_task(switch(world, tmp_path=tmp_path, drain_s=60.0))
+        await world.until_state(State.SWITCHING)
+        world.lifecycle.cancel_switch()
+        result = await under_way
+        assert result.outcome is Outcome.CANCELLED
+        assert world.lifecycle.engine is old and world.lifecycle.state is State.SERVING
+        assert stuck.ended_with is None and len(world.made) == 1
+        with pytest.raises(OperatorError, match="no switch is under way"):
+            world.lifecycle.cancel_switch()
+
+
+async def test_a_stop_during_a_switch_ends_both(tmp_path: Path) -> None:
+    hangs = ScriptedEngine(start_hangs=True)
+    stream = ScriptedStream("one")
+    world = World(ScriptedEngine(streams=[stream]), hangs)
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until_state(State.SERVING)
+    under_way = asyncio.create_task(switch(world, tmp_path=tmp_path))
+    await world.until(lambda: len(world.made) == 2)
+    async with asyncio.timeout(5):
+        await world.lifecycle.stop(30.0)
+        await run
+    with pytest.raises(OperatorError, match="the host is stopping"):
+        await under_way
+    assert hangs.stopped_with and stream.ended_with is not None
+
+
+async def test_requests_wait_at_the_gate_during_a_switch_and_are_answered_by_the_new_engine(tmp_path: Path) -> None:
+    stuck = ScriptedStream("grammar", carryable=False)
+    old = ScriptedEngine(streams=[stuck])
+    async with serving(old) as world:
+        under_way = asyncio.create_task(switch(world, tmp_path=tmp_path, drain_s=60.0))
+        await world.until_state(State.SWITCHING)
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        never = asyncio.Event()
+        messages = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+        async def receive() -> Any:
+            if messages:
+                return messages.pop()
+            return await never.wait()
+
+        async def hangs_up() -> Any:
+            return {"type": "http.disconnect"}
+
+        scope = {"type": "http", "method": "POST"}
+        waits = asyncio.create_task(world.entry(scope, receive, send))
+        leaves = asyncio.create_task(world.entry(scope, hangs_up, send))
+        await leaves
+        await world.until(lambda: world.entry.held == 1)
+        assert not sent and not waits.done()
+        old.streams.clear()
+        result = await under_way
+        await waits
+        assert sent[0]["status"] == 200
+        assert result.held == 2 and world.entry.held == 0
+
+
+async def test_a_dead_host_can_be_switched_to_a_profile_that_works(tmp_path: Path) -> None:
+    engines = [ScriptedEngine(is_dead=True) for _ in range(3)]
+    world = World(*engines)
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until(lambda: any("giving up" in text for _, text in world.events))
+    result = await switch(world, tmp_path=tmp_path)
+    assert result.outcome is Outcome.SWITCHED and world.lifecycle.state is State.SERVING
+    await world.lifecycle.stop(0.0)
+    await run
+
+
+async def test_the_next_switch_to_the_same_profile_is_forecast_from_this_one(tmp_path: Path) -> None:
+    async with serving() as world:
+        await switch(world, tmp_path=tmp_path)
+        expected = PhaseTimes(tmp_path / "times.json").expected(OTHER.digest, Tier.RELOAD)
+        assert set(expected) == {"preflight", "hold", "carry", "stop", "start", "probe", "release"}
