@@ -41,7 +41,8 @@ def list_lines(found: ProfileList, width: int) -> list[Line]:
     for one in found.profiles:
         name, room = f"{fmt.clean(one.name):<{names}}", max(20, width - names - 18)
         if one.error is not None:
-            said: Piece = (clip(f"✗ refused: {fmt.clean(one.error)}", room), Tone.WARN)
+            # Whole, even if it wraps: the reason is what somebody looks for. Its file stands in front already.
+            said: Piece = (f"✗ refused: {fmt.clean(one.error.removeprefix(f'{one.path}: '))}", Tone.WARN)
         elif one.is_running:
             changed = ", ▲ its file has changed since" if one.has_changed else ""
             said = (clip(f"● running{changed}   {fmt.clean(one.description)}", room), Tone.STRONG)

@@ -23,8 +23,8 @@ from engine_host.state_dir import state_root
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles" / "demo.toml"
 
-MODEL_IN_PROFILE = "~/.cache/vllm-console/models/SmolLM2-135M-Instruct"
-"""What the profile says; a user with XDG_CACHE_HOME gets a copy of the profile that says where it is instead."""
+MODELS_IN_PROFILES = "~/.cache/vllm-console/models"
+"""What the demo's profiles say; a user with XDG_CACHE_HOME gets copies of them that say where it is instead."""
 
 FIRST_PORT = 8000
 PORTS_TRIED = 20
@@ -94,13 +94,20 @@ def where_to_look(place: Place) -> str:
 
 
 def profile_for(model_dir: Path) -> Path:
-    """The demo profile, or a copy that names `model_dir` where the cache is not in its usual place."""
-    text = PROFILE.read_text(encoding="utf-8")
-    if model_dir == Path(MODEL_IN_PROFILE).expanduser():
+    """The demo profile, or a copy that names `model_dir` where the cache is not in its usual place.
+
+    Its siblings (`demo-plain`, `demo-draft`) are copied with it, to be switched to.
+    """
+    models = model_dir.parent
+    if models == Path(MODELS_IN_PROFILES).expanduser():
         return PROFILE
-    copy = model_dir.parent.parent / "demo.toml"
-    copy.write_text(text.replace(f'"{MODEL_IN_PROFILE}"', json.dumps(str(model_dir))), encoding="utf-8")
-    return copy
+    copies = models.parent / "profiles"
+    copies.mkdir(exist_ok=True)
+    for file in PROFILE.parent.glob("demo*.toml"):
+        text = file.read_text(encoding="utf-8")
+        named = text.replace(f'"{MODELS_IN_PROFILES}/', f'"{json.dumps(str(models))[1:-1]}/')
+        (copies / file.name).write_text(named, encoding="utf-8")
+    return copies / PROFILE.name
 
 
 def drain_timeout_s(profile: Path) -> float:

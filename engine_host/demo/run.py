@@ -311,6 +311,7 @@ def main(argv: list[str] | None = None) -> int:
         has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
         seconds = seconds_of_load(os.environ.get("DEMO_SECONDS"), has_terminal=has_terminal)
         profile = profile_for(model.prepare())
+        model.prepare_draft()  # for demo-draft, which the demo can be switched to
         demo = Demo(Programs.installed(), profile, drain_timeout_s(profile), seconds, options.port)
         return asyncio.run(run_until_interrupted(demo))
     except OperatorError as error:

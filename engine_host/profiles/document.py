@@ -22,7 +22,6 @@ from engine_host.profiles.shape import (
     TABLES,
     TOP_KEYS,
     copied,
-    leaves,
     type_name,
 )
 from engine_host.protocol.errors import OperatorError
@@ -92,8 +91,7 @@ def checked_document(content: Mapping[str, Any], path: Path) -> Document:
                 f"{path}: unknown key {key}.{next(iter(value))}", f"[{key}] takes no keys in this version"
             )
     for name in TABLES:
-        for key, value in leaves(content.get(name, {}), name).items():
-            _check_value(key, value, path)
+        _check_value(name, content.get(name, {}), path)
     extends = _extends(content.get("extends"), path)
     return Document(
         path=path,
@@ -105,21 +103,37 @@ def checked_document(content: Mapping[str, Any], path: Path) -> Document:
 
 
 def _check_value(key: str, value: Any, path: Path) -> None:
-    """Refuse what TOML can say and no argument of vLLM can be. Raises `OperatorError`."""
-    for item in value if isinstance(value, list) else [value]:
-        match item:
-            case datetime.date() | datetime.time():
-                raise OperatorError(f"{path}: {key} = {item} is a date or time", f'put it in quotes: "{item}"')
-            case float() if not math.isfinite(item):
-                raise OperatorError(f"{path}: {key} = {item} is no finite number", "write a number")
-            case int() if not -(1 << 63) <= item < 1 << 63:
-                raise OperatorError(f"{path}: {key} has a number of more than 64 bits", "write a smaller number")
+    """Refuse what TOML (or YAML, on the way of an import) can say and no argument of vLLM can be."""
+    match value:
+        case datetime.date() | datetime.time():
+            raise OperatorError(f"{path}: {key} = {value} is a date or time", f'put it in quotes: "{value}"')
+        case float() if not math.isfinite(value):
+            raise OperatorError(f"{path}: {key} = {value} is no finite number", "write a number")
+        case int() if not -(1 << 63) <= value < 1 << 63:
+            raise OperatorError(f"{path}: {key} has a number of more than 64 bits", "write a smaller number")
+        case Mapping():
+            for name, item in value.items():
+                _check_value(f"{key}.{name}", item, path)
+        case list():
+            for item in value:
+                _check_value(key, item, path)
+        case None | str() | int() | float():
+            pass
+        case _:
+            raise OperatorError(f"{path}: {key} is {type_name(value)}", "write a text, a number, a list or a table")
 
 
 def _extends(value: Any, path: Path) -> str | None:
     if value is None:
         return None
-    if not isinstance(value, str) or not value.strip() or "/" in value or "\0" in value or value.startswith("."):
+    if (
+        not isinstance(value, str)
+        or not value.strip()
+        or "/" in value
+        or not value.isprintable()
+        or value[0] == "."
+        or len(value) > 200
+    ):
         raise OperatorError(
             f"{path}: extends is {value!r}, expected the name of a profile beside this file",
             'write: extends = "name", for the file name.toml in the same directory',

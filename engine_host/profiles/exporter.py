@@ -7,17 +7,20 @@ nothing. YAML gets dashed keys, since vLLM drops a `false` under a key with unde
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from typing import Any
 
 import msgspec
 import yaml
 
-from engine_host.profiles.arguments import Argument, catalogue, is_idle
+from engine_host.profiles.arguments import catalogue, is_idle
 from engine_host.profiles.imported import OWN_COMMENT
 from engine_host.profiles.profile import Profile
 from engine_host.profiles.shape import Switch, leaves
 from engine_host.protocol.errors import OperatorError
+
+_NEGATIVE = re.compile(r"-\d+(\.\d+)?")
 
 
 def to_command_line(profile: Profile) -> str:
@@ -57,18 +60,16 @@ def _options(name: str, value: Any) -> list[list[str]]:
     argument = catalogue().by_name.get(name)
     flag = argument.flag if argument else "--" + name.replace("_", "-")
     if isinstance(value, bool):
-        if value or argument is None or argument.off_flag is None:
-            return [[flag]] if value else [[f"--no-{flag[2:]}"]]
-        return [[argument.off_flag]]
+        off = argument.off_flag if argument else None
+        return [[flag]] if value else [[off or f"--no-{flag[2:]}"]]
     if argument is not None and argument.takes == "append":
         return [_option(flag, _text(item)) for item in value]
     if argument is not None and argument.takes == "many":
         items = [_text(item) for item in value]
-        if not items or any(item.startswith("-") for item in items[1:]) or (len(items) > 1 and items[0][:1] == "-"):
-            raise OperatorError(
-                f"{name} = {value!r} cannot stand on a command line", "export it as YAML: --format yaml"
-            )
-        return [[flag, *items]] if len(items) > 1 else [_option(flag, items[0])]
+        if len(items) != 1:
+            _refuse_unspeakable(name, items)
+            return [[flag, *items]]
+        return [_option(flag, items[0])]
     return [_option(flag, _text(value))]
 
 
@@ -83,11 +84,26 @@ def _text(value: Any) -> str:
 
 def _yaml_value(name: str, value: Any) -> Any:
     """In the form that vLLM turns into the right words: it writes out lists item by item and mappings as JSON."""
-    argument: Argument | None = catalogue().by_name.get(name)
-    if isinstance(value, list) and argument is not None:
-        return (
-            [_text(item) if isinstance(item, dict | list) else item for item in value]
-            if argument.is_list
-            else _text(value)
+    argument = catalogue().by_name.get(name)
+    if isinstance(value, str):
+        _refuse_unspeakable(name, [value])
+    if not isinstance(value, list) or argument is None:
+        return value
+    if not argument.is_list:
+        return _text(value)
+    items = [_text(item) if isinstance(item, str | dict | list) else item for item in value]
+    _refuse_unspeakable(name, [str(item) for item in items])
+    if argument.takes == "append" and len(items) > 1:
+        raise OperatorError(
+            f"vLLM's YAML cannot hold more than one {name}: {value!r}", "export a command line: --format command"
         )
-    return value
+    return items
+
+
+def _refuse_unspeakable(name: str, items: list[str]) -> None:
+    """vLLM takes a word with a dash in front for an option, and refuses an option of a list without words."""
+    if not items or any(item.startswith("-") and not _NEGATIVE.fullmatch(item) for item in items):
+        raise OperatorError(
+            f"{name} = {items!r} cannot be said to `vllm serve` in this form",
+            "only a profile can say it: engine-host serve PROFILE" if len(items) != 1 else "try the other --format",
+        )

@@ -13,6 +13,8 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from engine_host.nearest import nearest
 from engine_host.profiles.arguments import Argument, Kind, catalogue, mapping_or_list, whole_number
 from engine_host.profiles.older_names import OLDER, OLDER_NESTED
@@ -210,8 +212,8 @@ def _scalar(written: str, value: Any, kind: Kind) -> Any:
 def _json_or_number(text: str) -> Any:
     """As vLLM reads the value of a dotted option."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         number = whole_number(text)
         return text if number is None or text.lower() == "auto" else number
     return text if value is None else value
@@ -221,8 +223,7 @@ def _guessed(value: Any) -> Any:
     """The value of an argument of no known kind."""
     if not isinstance(value, str):
         return value
-    read = _json_or_number(value)
-    return value if isinstance(read, float) and read != read else read
+    return _json_or_number(value)
 
 
 def _nest(table: dict[str, Any], keys: list[str], value: Any) -> None:

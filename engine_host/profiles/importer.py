@@ -18,6 +18,9 @@ from engine_host.protocol.errors import OperatorError
 
 def import_words(words: Sequence[str]) -> Imported:
     """A command line that a shell has split already."""
+    for word in words:
+        if not _is_text(word):
+            raise OperatorError(f"{word!r} is not UTF-8", "write the command line in UTF-8")
     found = Imported()
     read_words(words, found, _read_config(Path()))
     return _complete(found)
@@ -78,5 +81,17 @@ def _complete(found: Imported) -> Imported:
     """Whether it is a whole profile, told in the words of what was imported. Raises `OperatorError`."""
     if "model" not in found.tables["engine"]:
         raise OperatorError("it names no model", "add one: vllm serve MODEL ..., or a line `model: MODEL` in the YAML")
-    build_profile(found.content(), Path("imported.toml"))
+    try:
+        build_profile(found.content(), Path("imported.toml"))
+    except RecursionError:
+        raise OperatorError("it is nested too deeply", "a YAML alias may refer to itself") from None
     return found
+
+
+def _is_text(word: str) -> bool:
+    """Python lets bytes of other encodings through, in a form that cannot be written again."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

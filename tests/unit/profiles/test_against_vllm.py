@@ -41,12 +41,13 @@ quantization = "awq"
 [engine.speculative_config]
 method = "ngram"
 num_speculative_tokens = 5
-[engine.compilation_config.pass_config]
+[engine.compilation_config]
+backend = "inductor"
 [server]
 port = 9000
 api_key = ["k"]
 allowed_origins = ["https://a b"]
-middleware = ["a.b", "c.d"]
+middleware = ["a.b"]
 chat_template = "{{ 'quote' }} $x"
 """
 

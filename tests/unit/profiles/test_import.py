@@ -302,6 +302,11 @@ def test_the_model_may_stand_in_the_file_of_config(tmp_path: Path) -> None:
         ("", "no `vllm serve` in"),
         ("seed: 1", "names no model"),
         ("model: [a", "is not YAML"),
+        ("model: m\ncompilation-config: {a: 2024-01-01}", "a date or time"),
+        ("model: m\ncompilation-config: {a: !!binary aGk=}", "compilation_config.a is a bytes"),
+        ("model: m\ncompilation-config: &a {a: *a}", "nested too deeply"),
+        ("model: m\nhf-overrides: {a: [{b: .nan}]}", "no finite number"),
+        ("model: m\nhf-overrides: {a: [{b: 99999999999999999999}]}", "more than 64 bits"),
         ("vllm serve org/m --enforce-eager=perhaps", "neither true nor false"),
         ("vllm serve org/m --config none.yaml", "there is no file none.yaml"),
         ("# vllm-console: what.ever = 1\nvllm serve org/m", "expected a key and a value"),
@@ -322,6 +327,11 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(OperatorError, match="not UTF-8"):
         import_file(tmp_path / "bytes")
+
+
+def test_words_in_another_encoding_are_refused() -> None:
+    with pytest.raises(OperatorError, match="not UTF-8"):
+        import_words(["vllm", "serve", "org/caf\udce9"])
 
 
 def test_no_older_name_is_in_use_today() -> None:

@@ -129,6 +129,11 @@ def test_a_profile_is_frozen(tmp_path: Path) -> None:
             "engine.speculative_config.model: /no/such does not exist",
             "ls /",
         ),
+        (MINIMAL + "revision = 2024-01-01\n", "engine.revision = 2024-01-01 is a date", "quotes"),
+        (MINIMAL + "seed = 99999999999999999999\n", "engine.seed has a number of more than 64 bits", "smaller"),
+        (MINIMAL + "hf_overrides = {a = [{b = inf}]}\n", "engine.hf_overrides.a.b = inf is no finite number", "number"),
+        ('description = """\na\nb"""\n' + MINIMAL, "description is not one line", "say it in a line"),
+        ("description = 3\n" + MINIMAL, "description is a number", "description ="),
         ("schema = 1\n[engine\n", "line 2", "mend"),
         (MINIMAL + 'model = "twice"\n', "line 4", "mend"),
         ("a" * (MAX_PROFILE_BYTES + 1), "bytes, no profile", "profile file"),
@@ -225,7 +230,11 @@ def test_the_digest_does_not_depend_on_the_order_of_keys(table: dict[str, object
     assert digest_of({"engine": table}) == digest_of({"engine": shuffled})
 
 
-@given(document=st.dictionaries(st.sampled_from(["schema", "engine", "switch", "server", "x"]), values))
+@given(
+    document=st.dictionaries(
+        st.sampled_from(["schema", "engine", "switch", "server", "x", "extends", "unset", "description"]), values
+    )
+)
 def test_any_document_is_a_profile_or_an_operator_error(document: dict[str, object]) -> None:
     try:
         profile = build_profile(document, Path("p.toml"))
