@@ -61,6 +61,8 @@ def _environment() -> dict[str, str]:
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        # torch asks the driver library whether there is a GPU, instead of opening a context on one that is full.
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         "NO_COLOR": "1",
         # One thread: little is computed, and the cores belong to the engine that serves.
         "OMP_NUM_THREADS": "1",

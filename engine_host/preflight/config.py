@@ -24,6 +24,7 @@ PROBE = "engine_host.engine.config_probe"
 
 _MOST_NOTICES = 3
 _NOTICE_CHARS = 200
+_REASON_CHARS = 320
 _WARNING = re.compile(r"\bWARNING \d\d-\d\d ")
 
 
@@ -128,10 +129,11 @@ async def probe_config(
 
 
 def _refusal(reason: str) -> Finding:
+    text = f"vLLM refuses the configuration: {_cut(reason, _REASON_CHARS)}"
     for pattern, remedy in _REMEDIES:
         if pattern.search(reason):
-            return error("config.refused", f"vLLM refuses the configuration: {reason}", remedy)
-    return error("config.refused", f"vLLM refuses the configuration: {reason}", "mend the named key in [engine]")
+            return error("config.refused", text, remedy)
+    return error("config.refused", text, "mend what it names in [engine]")
 
 
 _REMEDIES = (
@@ -149,6 +151,7 @@ _REMEDIES = (
         re.compile(r"User-specified max_model_len"),
         "lower max_model_len to what the model was made for, or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1",
     ),
+    (re.compile(r"Sleep mode is not supported"), "remove enable_sleep_mode: it needs a GPU"),
     (re.compile(r"Arctic Inference"), "pip install arctic-inference, or take another method"),
     (re.compile(r"not a local folder|HFValidationError|Hub|huggingface", re.I), "give the directory of the model"),
 )
@@ -171,11 +174,14 @@ def _notices(lines: Sequence[str], engine: Mapping[str, Any]) -> list[Finding]:
     nested = engine.get("speculative_config")
     keys = {*engine, *(nested if isinstance(nested, Mapping) else ())} - {"model", "method"}
     words = re.compile(r"\b(?:" + "|".join(map(re.escape, keys)) + r")\b") if keys else None
-    texts = [_cut(plain(line).strip()) for line in lines if _WARNING.search(line)]
+    texts = [_cut(plain(line).strip(), _NOTICE_CHARS) for line in lines if _WARNING.search(line)]
     told = list(dict.fromkeys(text for text in texts if words is not None and words.search(text)))
     return [info("config.notice", f"vLLM says: {text}") for text in told[:_MOST_NOTICES]]
 
 
-def _cut(text: str) -> str:
+def _cut(text: str, limit: int) -> str:
     """Its first sentences: the advice after them is for another command line."""
-    return text if len(text) <= _NOTICE_CHARS else text[:_NOTICE_CHARS].rsplit(". ", 1)[0].rstrip(".") + "."
+    if len(text) <= limit:
+        return text
+    sentences, cut, _ = text[:limit].rpartition(". ")
+    return f"{sentences}." if cut else text[: limit - 1] + "…"

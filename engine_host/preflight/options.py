@@ -321,12 +321,6 @@ def _async_scheduling(setting: Setting) -> list[Finding]:
     ]
 
 
-def _sleep_on_cpu(setting: Setting) -> list[Finding]:
-    if not setting.is_cpu or not setting.engine.get("enable_sleep_mode"):
-        return []
-    return [warning("option.ignored", "enable_sleep_mode is ignored on CPU: nothing sleeps", "remove it")]
-
-
 _RULES: tuple[Callable[[Setting], list[Finding]], ...] = (
     _dead_batch_size_switch,
     _schedule,
@@ -341,5 +335,4 @@ _RULES: tuple[Callable[[Setting], list[Finding]], ...] = (
     _blocks_override,
     _priority,
     _async_scheduling,
-    _sleep_on_cpu,
 )

@@ -46,7 +46,7 @@ DEVICES_S = 5.0
 
 _TOKENIZER_PROCESS = (sys.executable, "-m", "engine_host.preflight.tokenizer_process")
 
-_NOT_BUILT = "configuration, memory and length: not before the errors above are mended"
+_NOT_BUILT = "configuration, memory and length: not until the errors are mended"
 
 T = TypeVar("T")
 

@@ -31,7 +31,7 @@ def as_text(report: PreflightReport) -> str:
     counts = {severity: sum(1 for finding in wire.findings if finding.severity is severity) for severity in _ORDER}
     verdict = "ok" if wire.ok else "refused"
     against = f" with vLLM {report.vllm_version}" if report.vllm_version else ""
-    tally = ", ".join(f"{count} {severity}" for severity, count in counts.items() if count)
+    tally = ", ".join(_count(count, severity) for severity, count in counts.items() if count)
     lines = [f"{wire.profile} ({wire.digest}): {verdict}{against}" + (f": {tally}" if tally else "")]
     for severity in _ORDER:
         for finding in wire.findings:
@@ -45,3 +45,8 @@ def as_text(report: PreflightReport) -> str:
         lines.append(f"  KV cache {wire.kv_capacity_tokens:,} tokens, the longest request {wire.longest_tokens or 0:,}")
     lines += [f"  unchecked  {what}" for what in wire.unchecked]
     return "\n".join(lines)
+
+
+def _count(count: int, severity: Severity) -> str:
+    plural = "s" if count > 1 and severity is not Severity.INFO else ""
+    return f"{count} {severity}{plural}"

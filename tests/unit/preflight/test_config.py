@@ -54,6 +54,12 @@ async def test_a_refusal_is_in_the_words_of_vllm_with_a_remedy() -> None:
     assert reason in finding.text and "enable_chunked_prefill = true" in finding.remedy
 
 
+async def test_a_long_refusal_is_cut_after_a_sentence() -> None:
+    reason = "The first sentence. " + "x" * 280 + ". The rest " + "y" * 400
+    (finding,) = (await probe(answering(msgspec.json.encode({"refusal": reason}).decode()))).findings
+    assert finding.text.endswith("x.") and "The rest" not in finding.text
+
+
 async def test_a_crash_is_told_by_the_root_of_its_traceback() -> None:
     (finding,) = (await probe("raise RuntimeError('libcuda.so.1: cannot open shared object file')")).findings
     assert finding.id == "config.crashed"

@@ -166,7 +166,3 @@ def test_priority_scheduling_says_what_a_request_without_one_gets() -> None:
 def test_ngram_on_a_gpu_switches_asynchronous_scheduling_off() -> None:
     assert "ngram_gpu" in found(speculating(), facts=on_gpu())["option.async_off"].remedy
     assert "option.async_off" not in found(speculating(), facts=facts())
-
-
-def test_sleep_mode_on_cpu_is_ignored() -> None:
-    assert "enable_sleep_mode" in found({"enable_sleep_mode": True}, facts=facts())["option.ignored"].text

@@ -31,6 +31,13 @@ def test_a_port_in_use_is_refused_with_the_process_that_holds_it(taken: int) -> 
 
 def test_the_port_of_the_running_host_is_fine(taken: int) -> None:
     assert check_port({"port": taken}, taken) == []
+    assert check_port({}, taken) == []
+
+
+def test_a_switch_keeps_its_port_so_that_another_in_use_only_warns(taken: int) -> None:
+    (finding,) = check_port({"port": taken}, 18999)
+    assert (finding.id, finding.severity) == ("port.in_use", Severity.WARNING)
+    assert "stays on 18999" in finding.text
 
 
 def test_a_free_port_is_fine_and_stays_free(taken: int) -> None:

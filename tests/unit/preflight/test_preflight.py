@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -201,6 +202,30 @@ async def test_a_check_that_fails_itself_is_unchecked_and_the_others_go_on(
     report = await check(profile())
     assert report.ok and report.wire.kv_capacity_tokens == 3200
     assert any("ports" in what and "in the check" in what for what in report.wire.unchecked)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"speculative_config": "ngram"},
+        {"speculative_config": {"model": 3, "draft_load_config": "x", "num_speculative_tokens": "many"}},
+        {"speculative_config": {"num_speculative_tokens_per_batch_size": {"1": 2}}},
+        {"tokenizer": 7, "revision": ["a"], "block_size": "x", "max_model_len": None, "data_parallel_size": "two"},
+        {"model": "a/b/c"},
+        {"model": ""},
+        {"model": "s3://bucket/model"},
+    ],
+)
+@pytest.mark.parametrize("server", [{"port": "http", "chat_template": 3}, {"host": 5, "port": -1}])
+async def test_no_value_of_a_profile_makes_it_raise(
+    machine: Machine, profile: Write, engine: dict[str, Any], server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    plain = profile()
+    odd = dataclasses.replace(plain, engine={**plain.engine, **engine}, server=server)
+    report = await check(odd, names=None)
+    assert msgspec.json.decode(msgspec.json.encode(report.wire), type=Preflight) == report.wire
+    assert report.wire.findings or report.wire.unchecked
 
 
 async def test_ngram_compares_no_tokenizers(machine: Machine, profile: Write) -> None:
