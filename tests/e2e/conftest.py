@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from engine_host.demo.model import prepare
 
 from .real_host import RealHost
