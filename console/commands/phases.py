@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
+from pathlib import PurePath
 
 import msgspec
 
@@ -33,7 +34,8 @@ class Phases:
         if method != "telemetry" or not self.is_sent:
             return
         progress = decoded(params, Snapshot, "telemetry").engine.switch
-        if progress is None or progress.to_profile != self._profile:
+        # A profile may be named by its file; a switch to another one is somebody else's, and ours will be refused.
+        if progress is None or progress.to_profile not in {self._profile, PurePath(self._profile).stem}:
             return
         self.progress = progress
         self.began.set()

@@ -56,6 +56,17 @@ async def finished(process) -> tuple[int, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
+async def on_a_terminal(*arguments: str) -> tuple[int, str]:
+    """Run to the end without typing anything."""
+    master, slave = pty.openpty()
+    process = await start(*arguments, stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    code = await asyncio.wait_for(process.wait(), 30)
+    text = os.read(master, 1 << 16).decode()
+    os.close(master)
+    return code, text
+
+
 async def test_a_dry_run_prints_the_forecast_and_sends_no_switch(host):
     done = await run("switch", "throughput", "--dry-run", "-t", str(host.path))
     assert done.code == EXIT_DONE
@@ -312,14 +323,19 @@ async def test_who_agrees_agrees_to_the_state_that_was_shown(host):
     assert params["expected_state_version"] == host.snapshot.state_version
 
 
+async def test_nobody_is_asked_about_a_switch_that_changes_nothing(host):
+    host.forecast = sample_switch.forecast(tier=Tier.NONE, changes=[])
+    host.result = sample_switch.result(outcome=Outcome.UNCHANGED, text="latency runs already")
+    code, text = await on_a_terminal("switch", "latency", "-t", str(host.path))
+    assert code == EXIT_DONE
+    assert "UNCHANGED" in text
+    assert "[y/N]" not in text
+
+
 async def test_nobody_is_asked_to_agree_to_what_the_check_refuses(host):
     host.forecast = sample_switch.refused()
-    master, slave = pty.openpty()
-    process = await start("switch", "throughput", "-t", str(host.path), stdin=slave, stdout=slave, stderr=slave)
-    os.close(slave)
-    assert await asyncio.wait_for(process.wait(), 30) == EXIT_FAILED
-    text = os.read(master, 4096).decode()
-    os.close(master)
+    code, text = await on_a_terminal("switch", "throughput", "-t", str(host.path))
+    assert code == EXIT_FAILED
     assert "needs 132 GiB" in " ".join(text.split())
     assert "[y/N]" not in text
     assert sent(host) == []
