@@ -89,7 +89,7 @@ SCHEMA = {
 
 
 def mixed(tokens: int) -> list[tuple[str, str, dict[str, Any]]]:
-    """Forty requests `(kind, path, body)` of about `tokens` tokens each: every kind that a switch treats its own way."""
+    """Forty requests `(kind, path, body)` of about `tokens` tokens, of every kind that a switch treats its own way."""
     requests: list[tuple[str, str, dict[str, Any]]] = []
     for n in range(12):
         body = {
