@@ -12,9 +12,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine_host import __version__
-from engine_host.protocol.errors import EXIT_DONE, EXIT_INVALID, OperatorError
+from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, OperatorError
+
+if TYPE_CHECKING:
+    from engine_host.profiles import ValidNames
 
 _EXAMPLES = """examples:
   engine-host serve profiles/demo.toml
@@ -79,32 +83,38 @@ def _serve(arguments: argparse.Namespace) -> int:
     if (exit_code := become_host()) is not None:
         return exit_code
     from engine_host.engine.vllm_engine import require_vllm
+    from engine_host.gateway.http_server import raise_descriptor_limit
+    from engine_host.gateway.server_settings import read_server_settings
     from engine_host.host import HostOptions, run_host
     from engine_host.profiles import check_files, find_profile, load_profile
     from engine_host.protocol.sockets import default_socket
-    from engine_host.state_dir import prepare_state_dir
+    from engine_host.state_dir import claimed_state_dir
 
     profile = load_profile(find_profile(arguments.profile, arguments.profiles_dir))
     check_files(profile)
+    server = read_server_settings(profile.server)
     require_vllm()
-    host = arguments.host or profile.server.get("host") or "127.0.0.1"
-    port = arguments.port or profile.server.get("port") or 8000
-    return run_host(
-        HostOptions(
-            profile=profile,
-            http_host=host,
-            http_port=port,
-            socket_path=(arguments.socket or default_socket(port)).absolute(),
-            state_dir=prepare_state_dir(arguments.state_dir, port),
-            socket_group=arguments.socket_group,
-            drain_timeout_s=profile.switch.drain_timeout_s,
+    raise_descriptor_limit()
+    host = arguments.host or server.host
+    port = arguments.port or server.port
+    with claimed_state_dir(arguments.state_dir, port, f"profile {profile.name}, port {port}") as state_dir:
+        return run_host(
+            HostOptions(
+                profile=profile,
+                http_host=host,
+                http_port=port,
+                socket_path=(arguments.socket or default_socket(port)).absolute(),
+                state_dir=state_dir,
+                socket_group=arguments.socket_group,
+                drain_timeout_s=profile.switch.drain_timeout_s,
+            )
         )
-    )
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    """Shape, model path, and every engine key against the installed vLLM."""
-    from engine_host.engine.vllm_engine import argument_names, installed_version
+    """Shape, model path, what the HTTP server will load, and every engine key against the installed vLLM."""
+    from engine_host.engine.vllm_engine import installed_version
+    from engine_host.gateway.server_settings import read_server_settings
     from engine_host.profiles import check_files, check_keys, find_profile, load_profile
 
     findings: list[str] = []
@@ -113,15 +123,16 @@ def _check(arguments: argparse.Namespace) -> int:
         profile = load_profile(find_profile(arguments.profile, arguments.profiles_dir))
         check_files(profile)
         name, digest = profile.name, profile.digest
+        read_server_settings(profile.server)
         version = installed_version()
         if version is not None:
             os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-            check_keys(profile, argument_names())
+            check_keys(profile, _argument_names(version))
     except OperatorError as error:
         if not arguments.json:
             raise
         print(json.dumps({"ok": False, "error": error.fact, "remedy": error.remedy}))
-        return EXIT_INVALID
+        return error.exit_code
     if version is None:
         findings.append("vLLM is not installed here: engine keys were not checked")
     if arguments.json:
@@ -133,6 +144,23 @@ def _check(arguments: argparse.Namespace) -> int:
         for finding in findings:
             print(f"  note: {finding}")
     return EXIT_DONE
+
+
+def _argument_names(version: str) -> ValidNames:
+    """vLLM's own, which are learnt by importing it: what is broken in an installation shows itself there."""
+    from engine_host.engine.vllm_engine import argument_names
+
+    try:
+        return argument_names()
+    except OperatorError:
+        raise
+    except (Exception, SystemExit) as error:
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise OperatorError(
+            f"vLLM {version} is installed and cannot be imported: {why}",
+            f'see the whole of it with: {sys.executable} -c "import vllm.engine.arg_utils"',
+            exit_code=EXIT_FAILED,
+        ) from None
 
 
 if __name__ == "__main__":

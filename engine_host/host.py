@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import logging
 import os
 import secrets
 import signal
@@ -26,6 +26,7 @@ from engine_host.control.server import ControlServer
 from engine_host.engine.lifecycle import Lifecycle
 from engine_host.engine.log_file import LogFile
 from engine_host.engine.port import EngineStartError
+from engine_host.engine.start_times import START_TIMES_FILE, StartTimes
 from engine_host.engine.vllm_engine import VllmEngine, installed_version
 from engine_host.gateway.entry import Entry
 from engine_host.gateway.http_server import HttpServer, bind
@@ -39,12 +40,10 @@ from engine_host.telemetry.machine import MachineSampler
 from engine_host.telemetry.snapshot_taker import HostIdentity, SnapshotTaker
 from engine_host.telemetry.store import TelemetryStore
 
-_FORCED_EXIT_S = 20.0
-"""After a second signal the host is gone within this, whatever hangs."""
+logger = logging.getLogger(__name__)
+
 _CONTROL_CLOSE_S = 2.0
 """What the control socket gets to hand out its last answers."""
-START_TIMES_FILE = "start-times.json"
-"""In the state directory: how long each profile (by digest) took to start, for the forecast of the next start."""
 
 
 @dataclass(frozen=True)
@@ -170,21 +169,47 @@ class EngineHost:
             ticker = asyncio.create_task(self._tick(), name="telemetry-tick")
             stack.callback(ticker.cancel)
             self._take_signals()
-            try:
-                await self._lifecycle.run()
-            except EngineStartError as error:
-                raise start_failure(error, self._log.path) from error
+            stack.push_async_callback(self._lifecycle.discard_engine)
+            await self._live(http)
         return EXIT_DONE
+
+    async def _live(self, http: HttpServer) -> None:
+        """Until the lifecycle ends. Raises `OperatorError` for whatever ended it otherwise."""
+        life = asyncio.create_task(self._lifecycle.run(), name="lifecycle")
+        try:
+            await asyncio.wait({life, http.ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not life.done():
+                raise OperatorError("the HTTP server ended by itself", f"See {self._log.path}.", exit_code=EXIT_FAILED)
+            life.result()
+        except EngineStartError as error:
+            raise start_failure(error, self._log.path) from error
+        except OperatorError:
+            raise
+        except Exception as error:
+            logger.exception("the host failed")
+            raise OperatorError(
+                f"the host failed: {type(error).__name__}: {error}",
+                f"The traceback is in {self._log.path}; please report it.",
+                exit_code=EXIT_FAILED,
+            ) from error
+        finally:
+            life.cancel()
+            await asyncio.wait({life})
 
     async def _tick(self) -> None:
         """Once a second: the history strip, and stalls told as events."""
         while True:
             await asyncio.sleep(1.0)
-            backlog = self._lifecycle.backlog
-            self._store.sample_history(backlog)
-            reason = self._store.queue(backlog).stalled_reason
-            if reason == self._stalled:
-                continue
+            try:
+                self._look()
+            except Exception:
+                logger.exception("no telemetry this second")
+
+    def _look(self) -> None:
+        backlog = self._lifecycle.backlog
+        self._store.sample_history(backlog)
+        reason = self._store.queue(backlog).stalled_reason
+        if reason != self._stalled:
             if reason is not None:
                 text = {
                     "hung": "HUNG: requests run and no token comes; `vllm-console restart` starts the engine anew",
@@ -220,35 +245,6 @@ class EngineHost:
         elif self._signals == 2:
             self.events.append("host.signal", "second signal: forced", severity=Severity.WARNING)
             self._lifecycle.force()
-            asyncio.get_running_loop().call_later(_FORCED_EXIT_S, os._exit, EXIT_FAILED)
-
-
-class StartTimes:
-    """How long each profile took to start, by digest, kept over runs of the host."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def expected_s(self, digest: str) -> float | None:
-        return self._read().get(digest)
-
-    def remember(self, digest: str, took_s: float) -> None:
-        """A forecast is a convenience: a disk that cannot keep it must not stop a start."""
-        times = {**self._read(), digest: round(took_s, 1)}
-        newest = dict(list(times.items())[-100:])
-        with contextlib.suppress(OSError):
-            part = self._path.with_suffix(".part")
-            part.write_text(json.dumps(newest))
-            part.replace(self._path)
-
-    def _read(self) -> dict[str, float]:
-        try:
-            content = json.loads(self._path.read_text())
-        except (OSError, ValueError):
-            return {}
-        if not isinstance(content, dict):
-            return {}
-        return {str(key): float(value) for key, value in content.items() if isinstance(value, int | float)}
 
 
 def start_failure(error: EngineStartError, log: Path) -> OperatorError:

@@ -1,31 +1,74 @@
-"""The host's state directory: engine log, audit log, start forecasts. One a host, private to its user."""
+"""The host's state directory: engine log, audit log, start forecasts. One a host, private to its user.
+
+Two hosts in one directory would write one log and rotate each other's audit trail, and prompts may stand in the log:
+so it is locked by its host, and refused when others may look into it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from engine_host.lock_file import LockFile
+from engine_host.private_directory import prepare_directory
 from engine_host.protocol.errors import OperatorError
+
+LOCK_FILE = "host.lock"
+
+HANDOVER_S = 2.0
+"""Waited for a host that has just been stopped: it lets go of its directory a moment after its socket is gone."""
+
+_POLL_S = 0.05
+_ELSEWHERE = "choose another directory with --state-dir"
+
+
+def state_root() -> Path:
+    """`vllm-console` in `$XDG_STATE_HOME` (which counts only when absolute, as its specification says), else in
+    `~/.local/state`."""
+    base = os.environ.get("XDG_STATE_HOME")
+    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".local" / "state"
+    return root / "vllm-console"
 
 
 def default_state_dir(port: int) -> Path:
-    """`$XDG_STATE_HOME` or `~/.local/state`, then `vllm-console/engine-host-PORT`."""
-    base = os.environ.get("XDG_STATE_HOME")
-    root = Path(base) if base else Path.home() / ".local" / "state"
-    return root / "vllm-console" / f"engine-host-{port}"
+    return state_root() / f"engine-host-{port}"
 
 
-def prepare_state_dir(chosen: Path | None, port: int) -> Path:
-    """Create it (0700) if needed and make sure that it can be written. Raises `OperatorError`."""
-    directory = (chosen or default_state_dir(port)).expanduser().absolute()
+@contextlib.contextmanager
+def claimed_state_dir(chosen: Path | None, port: int, label: str = "") -> Iterator[Path]:
+    """The directory, made (0700) or checked, and this process's alone until the end. Raises `OperatorError`.
+
+    `label`: what this host runs, for the message that a second host gets.
+    """
+    # Resolved, because a link of the operator's own is no danger: what is checked is where it leads.
+    directory = (chosen or default_state_dir(port)).expanduser().resolve()
+    prepare_directory(directory, purpose="state directory", elsewhere=_ELSEWHERE)
+    lock = LockFile(directory / LOCK_FILE, label)
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        probe = directory / f".probe-{os.getpid()}"
-        probe.write_bytes(b"")
+        _probe(directory)
+        deadline = time.monotonic() + HANDOVER_S
+        while (holder := lock.take()) is not None:
+            if time.monotonic() >= deadline:
+                raise OperatorError(
+                    f"the state directory {directory} is in use by {holder}",
+                    f"stop that host with: vllm-console stop; or {_ELSEWHERE}",
+                )
+            time.sleep(_POLL_S)
+        yield directory
+    finally:
+        lock.release()
+
+
+def _probe(directory: Path) -> None:
+    """A disk that is full or mounted read-only is told before an engine is started."""
+    probe = directory / f".probe-{os.getpid()}"
+    try:
+        probe.write_bytes(b"probe")
         probe.unlink()
     except OSError as error:
         raise OperatorError(
-            f"the state directory {directory} cannot be used: {error.strerror or error}",
-            "Expected a directory that this user can write; choose one with --state-dir.",
+            f"the state directory {directory} cannot be written: {error.strerror or error}", _ELSEWHERE
         ) from None
-    return directory

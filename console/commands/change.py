@@ -1,6 +1,7 @@
 """`restart` and `stop`: changing calls, agreed to with the consequences in sight, sent once, waited for.
 
-The answer comes when the change is in force. When it does not come (deadline, lost connection) the outcome is unknown
+The answer comes when the change is in force; `stop` then waits until the host has let go of its socket and port, so
+that another can be started at once. When the answer does not come (deadline, lost connection) the outcome is unknown
 and exit 5 says so; sending again is the operator's decision, never ours.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import uuid
+from pathlib import Path
 
 import msgspec
 
@@ -27,6 +29,11 @@ from engine_host.protocol.errors import (
 )
 from engine_host.protocol.methods import ALLOWED, METHODS, Applied, Hello
 from engine_host.protocol.snapshot import Snapshot
+
+ENDING_S = 20.0
+"""What a host gets to end after its engine is stopped: responses still being read hold its port for some seconds."""
+
+ENDING_POLL_S = 0.05
 
 
 def change(
@@ -58,6 +65,7 @@ async def _change(
     target: Target, method: str, drain_s: float | None, reason: str, agreed: bool, timeout_s: float | None
 ) -> msgspec.Raw:
     async with connected(target.path) as client:
+        inode = _inode(target.path)
         _refuse_without_role(client.hello, method)
         snapshot = await client.read("status", Snapshot)
         if not agreed:
@@ -71,7 +79,7 @@ async def _change(
         )
         waiting_s = timeout_s if timeout_s is not None else deadline_s(method, snapshot, drain_s)
         try:
-            return await client.call(method, params, waiting_s)
+            applied = await client.call(method, params, waiting_s)
         except NoAnswer as error:
             raise OperatorError(
                 error.fact, f"{await _standing(client)} {error.remedy}", exit_code=EXIT_TIMED_OUT
@@ -82,6 +90,36 @@ async def _change(
                 "The outcome is unknown; it was not sent again. " + error.remedy,
                 exit_code=EXIT_TIMED_OUT,
             ) from None
+        if method == "host.stop":
+            await until_ended(client, target.path, inode, ENDING_S)
+        return applied
+
+
+async def until_ended(client: Client, path: Path, inode: tuple[int, int] | None, deadline_s: float) -> None:
+    """Return when the host has closed its connections and its socket is gone, or is another host's.
+
+    `inode`: of the socket while the host listened. Raises `OperatorError` at the deadline.
+    """
+    try:
+        async with asyncio.timeout(deadline_s):
+            await client.wait_closed()
+            # Polled: nobody tells of the end of a file.
+            while inode is not None and _inode(path) == inode:  # noqa: ASYNC110
+                await asyncio.sleep(ENDING_POLL_S)
+    except TimeoutError:
+        raise OperatorError(
+            f"the engine is stopped, but its host has not ended within {deadline_s:g} s: it still holds {path}.",
+            f"See whether it still runs: vllm-console -t {path} status",
+            exit_code=EXIT_TIMED_OUT,
+        ) from None
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _refuse_without_role(hello: Hello, method: str) -> None:

@@ -88,7 +88,8 @@ class Actions:
     def begin(self, method: Method, params: Change, peer: Peer) -> asyncio.Future[Outcome] | RpcError:
         """Start the action, or join the one begun earlier with the same key; an `RpcError` when neither is possible.
 
-        The future never fails and must not be cancelled: others may wait for it too.
+        The future never fails (it is cancelled if the host ends first) and must not be cancelled: others may wait for
+        it too.
         """
         key = (peer.uid, params.idempotency_key)
         encoded = msgspec.json.encode(params)
@@ -103,7 +104,7 @@ class Actions:
             return earlier.outcome
         if self._is_closing:
             return self._conflict("the host is stopping", "start it again before changing anything")
-        task = asyncio.create_task(self._run(method, params, peer), name=f"action {method.name}")
+        task = asyncio.create_task(self._outcome_of(method, params, peer), name=f"action {method.name}")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         self._remembered[key] = _Remembered(method.name, encoded, task)
@@ -125,6 +126,14 @@ class Actions:
         done = [key for key, call in self._remembered.items() if call.outcome.done()] if surplus > 0 else []
         for key in done[:surplus]:
             del self._remembered[key]
+
+    async def _outcome_of(self, method: Method, params: Change, peer: Peer) -> Outcome:
+        """`_run`, its own mistakes turned into an outcome: nobody waits for an answer that does not come."""
+        try:
+            return await self._run(method, params, peer)
+        except Exception as error:
+            log.exception("%s failed", method.name)
+            return _failed_inside(method, error)
 
     async def _run(self, method: Method, params: Change, peer: Peer) -> Outcome:
         if stale := self._stale(params):
@@ -165,8 +174,7 @@ class Actions:
             return rpc_error(ErrorCode.FAILED, error.fact, error.remedy)
         except Exception as error:
             log.exception("%s failed", method.name)
-            fact = f"{method.name} failed inside the host: {type(error).__name__}"
-            return rpc_error(ErrorCode.INTERNAL, fact, "see the host's own log for the trace")
+            return _failed_inside(method, error)
         return Applied(
             state=self._host.state,
             state_version=self._host.state_version,
@@ -188,9 +196,17 @@ class Actions:
         return rpc_error(ErrorCode.CONFLICT, fact, remedy, state=str(state), state_version=version)
 
     async def _write(self, record: dict[str, Any], phase: str, **more: Any) -> None:
+        """Raises `OperatorError` and nothing else: an outcome must not be lost to a mistake in writing it down."""
         at = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds")
         state = {"state": str(self._host.state), "state_version": self._host.state_version}
-        await self._audit.write({"at": at, "phase": phase, **record, **state, **more})
+        try:
+            await self._audit.write({"at": at, "phase": phase, **record, **state, **more})
+        except OperatorError:
+            raise
+        except Exception as error:
+            log.exception("no audit record")
+            fact = f"the audit log {self._audit.path} cannot be written: {type(error).__name__} inside the host"
+            raise OperatorError(fact, "see the host's own log for the trace") from error
 
     def _announce(self, method: Method, params: Change, peer: Peer, outcome: Outcome, took_s: float) -> None:
         why = f" ({params.reason})" if params.reason else ""
@@ -202,6 +218,11 @@ class Actions:
             severity, result = (Severity.WARNING, "refused") if refused else (Severity.ERROR, "failed")
         data = {"outcome": result, "reason": params.reason, "took_s": round(took_s, 3)}
         self._host.events.append(f"action.{method.name}", text + why, severity=severity, who=peer.login, data=data)
+
+
+def _failed_inside(method: Method, error: Exception) -> RpcError:
+    fact = f"{method.name} failed inside the host: {type(error).__name__}"
+    return rpc_error(ErrorCode.INTERNAL, fact, "see the host's own log for the trace")
 
 
 def _summary(outcome: Outcome) -> dict[str, Any]:

@@ -20,24 +20,39 @@ UNREAD_TIMEOUT_S = 30.0
 
 
 class Outlet:
-    """Wraps a session's transport. `is_writable` is false from the moment that too much is held back."""
+    """Wraps a session's transport. `is_writable` is false from the moment that too much is held back, and for good
+    after `end`."""
 
     def __init__(self, transport: asyncio.Transport, now: float) -> None:
         self._transport = transport
         self._fd: int = transport.get_extra_info("socket").fileno()
         transport.set_write_buffer_limits(high=HELD_BACK_BYTES)
         self._is_held_back = False
+        self._has_ended = False
         self._last_unread = 0
         self._read_at = now
 
     @property
     def is_writable(self) -> bool:
-        return not self._is_held_back and not self._transport.is_closing()
+        return not self._is_held_back and not self._is_over
+
+    @property
+    def _is_over(self) -> bool:
+        return self._has_ended or self._transport.is_closing()
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame. Only what is bounded otherwise, such as replies to actions, may ignore `is_writable`."""
-        if not self._transport.is_closing():
+        """Queue a frame. Only what is bounded otherwise, such as replies to actions, may ignore `is_writable`.
+
+        Does nothing once the stream is over: the outcome of an action may come when its session is being closed.
+        """
+        if not self._is_over:
             self._transport.write(frame)
+
+    def end(self) -> None:
+        """The frame sent last is the last: a transport raises on a write after its end."""
+        if not self._is_over:
+            self._has_ended = True
+            self._transport.write_eof()
 
     def hold_back(self) -> None:
         self._is_held_back = True

@@ -32,8 +32,14 @@ class Peer:
 
 def peer_of(connection: socket.socket) -> Peer:
     """Identify the other end of a connected Unix socket."""
-    pid, uid, _gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    pid, uid, _gid = credentials_of(connection)
     return Peer(pid=pid, uid=uid, login=login_of(uid), role=role_of(uid, owner_uid=os.geteuid()))
+
+
+def credentials_of(connection: socket.socket) -> tuple[int, int, int]:
+    """Process, user and group at the other end, as the kernel saw them when it connected or began to listen."""
+    pid, uid, gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return pid, uid, gid
 
 
 def role_of(uid: int, *, owner_uid: int) -> Role:

@@ -147,12 +147,19 @@ class ControlServer:
         while True:
             await self.host.events.wait_beyond(seen)
             seen = self.host.events.last_seq
-            for session in list(self._sessions):
-                session.pump_events()
+            self._with_each(lambda session: session.pump_events())
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP_S)
-            for session in list(self._sessions):
-                session.close_if_abandoned(loop.time())
+            self._with_each(lambda session: session.close_if_abandoned(loop.time()))
+
+    def _with_each(self, serve: Callable[[Session], None]) -> None:
+        """What one session cannot take costs that session, not those after it."""
+        for session in list(self._sessions):
+            try:
+                serve(session)
+            except Exception:
+                log.exception("closing a session that cannot be served")
+                session.abort()

@@ -145,6 +145,8 @@ class Session(asyncio.BufferedProtocol):
     def _take_turn(self) -> None:
         """Handle some frames; come back for the rest, without reading more meanwhile."""
         self._has_turn_scheduled = False
+        if self._is_discarding:
+            return  # and goes on reading, see `_close_with`
         for _ in range(FRAMES_A_TURN):
             if not self._frames or not self._outlet.is_writable:
                 break
@@ -246,9 +248,9 @@ class Session(asyncio.BufferedProtocol):
         self._is_discarding = True
         self._frames.clear()
         self._telemetry.stop()
+        self._events.stop()
         self._outlet.send(encode_error(None, error))
-        if not self._transport.is_closing():
-            self._transport.write_eof()
+        self._outlet.end()
         self._loop.call_later(LINGER_S, self._transport.abort)
 
     def _hello(self) -> Hello:

@@ -1,35 +1,28 @@
 """The control socket as a file: its lock, its mode, and its removal.
 
-One host a socket is held by flock, which the kernel drops with its holder; a socket file alone says nothing about
-whether anyone is behind it.
+A socket file alone says nothing about whether anyone is behind it; the lock beside it does.
 """
 
 from __future__ import annotations
 
-import fcntl
 import grp
 import os
 import socket
 import stat
-import struct
 import weakref
 from pathlib import Path
-from typing import Any
 
-import msgspec
-import psutil
-
+from engine_host.lock_file import Holder, LockFile
+from engine_host.private_directory import kind_of, prepare_directory
 from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.sockets import MAX_SOCKET_PATH_BYTES
 
-from .runtime_directory import kind_of, prepare_directory
+from .roles import credentials_of
 
 CONNECT_TIMEOUT_S = 1.0
 """For asking whether anyone is behind an existing socket. A live host accepts at once, its backlog permitting."""
 
 BACKLOG = 64
-
-_UCRED = struct.Struct("iII")
 
 
 class SocketFile:
@@ -43,14 +36,13 @@ class SocketFile:
         self.path = path
         self._gid = None if group is None else _gid_of(group)
         self._group = group
-        self._label = label
-        self._lock_fd: int | None = None
+        self._lock = LockFile(path.with_name(path.name + ".lock"), label)
         self._listener: socket.socket | None = None
         self._inode: tuple[int, int] | None = None
 
     @property
     def lock_path(self) -> Path:
-        return self.path.with_name(self.path.name + ".lock")
+        return self._lock.path
 
     def claim(self) -> socket.socket:
         """Take the path and listen on it. Raises `OperatorError` with nothing left behind."""
@@ -79,40 +71,14 @@ class SocketFile:
             except OSError:
                 pass  # gone already, or out of reach: nothing of ours is left to remove
             self._inode = None
-        if self._lock_fd is not None:
-            # The lock file stays: unlinking it would let two hosts lock two different files of that name.
-            os.ftruncate(self._lock_fd, 0)
-            self._forget_lock()
+        self._lock.release()
+        _listening.discard(self)
 
     def _take_lock(self) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            fd = os.open(self.lock_path, flags, 0o600)
-        except OSError as error:
-            raise OperatorError(
-                f"cannot open the lock file {self.lock_path}: {error.strerror}",
-                f"rm {self.lock_path}, then start again",
-            ) from None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = _read_holder(fd)
-            os.close(fd)
-            raise _taken(self.path, holder, self.lock_path) from None
-        self._lock_fd = fd
-        _held.add(self)
-        content = {"pid": os.getpid(), "label": self._label}
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, msgspec.json.encode(content) + b"\n", 0)
-
-    def _forget_lock(self) -> None:
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)
-            self._lock_fd = None
-        _held.discard(self)
+        if (holder := self._lock.take()) is not None:
+            raise _taken(self.path, holder, self.lock_path)
 
     def _forget_in_child(self) -> None:
-        self._forget_lock()
         if self._listener is not None:
             self._listener.close()
 
@@ -138,8 +104,8 @@ class SocketFile:
                     f"find it with: fuser {self.path}",
                 ) from None
             else:
-                pid, _, _ = _UCRED.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-                raise _taken(self.path, {"pid": pid}, self.lock_path)
+                pid, _, _ = credentials_of(probe)
+                raise _taken(self.path, Holder(pid), self.lock_path)
 
     def _bind(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -159,15 +125,16 @@ class SocketFile:
             listener.close()
             raise
         self._listener = listener
+        _listening.add(self)
         return listener
 
 
-_held: weakref.WeakSet[SocketFile] = weakref.WeakSet()
+_listening: weakref.WeakSet[SocketFile] = weakref.WeakSet()
 """To be let go in forked children: an engine core that outlives a killed host must not keep its socket."""
 
 
 def _let_go_in_child() -> None:
-    for file in list(_held):
+    for file in list(_listening):
         file._forget_in_child()
 
 
@@ -183,37 +150,19 @@ def check_path_length(path: Path) -> None:
         )
 
 
-def _read_holder(fd: int) -> dict[str, Any]:
-    try:
-        content = msgspec.json.decode(os.pread(fd, 65536, 0))
-    except msgspec.DecodeError:
-        return {}  # taken this instant, not yet written
-    return content if isinstance(content, dict) else {}
-
-
-def _taken(path: Path, holder: dict[str, Any], lock_path: Path) -> OperatorError:
-    pid = holder.get("pid")
-    if isinstance(pid, int) and pid > 0 and psutil.pid_exists(pid):
-        label = holder.get("label")
-        what = f" running {label}" if label else ""
+def _taken(path: Path, holder: Holder, lock_path: Path) -> OperatorError:
+    if holder.is_alive:
         return OperatorError(
-            f"{path} is in use by process {pid}{what}: {_command_of(pid)}",
+            f"{path} is in use by {holder}",
             f"attach to it with: vllm-console -t {path}; or stop it with: vllm-console -t {path} stop; "
             "or start this host with another --port or --socket",
         )
     # The host is gone and its lock is not: a child that outlived it has the file open.
     return OperatorError(
-        f"{path} is locked, but the host that locked it (process {pid or 'unknown'}) is gone: "
+        f"{path} is locked, but the host that locked it (process {holder.pid or 'unknown'}) is gone: "
         "a process it left behind holds the lock",
         f"find it with: fuser -v {lock_path}",
     )
-
-
-def _command_of(pid: int) -> str:
-    try:
-        return " ".join(psutil.Process(pid).cmdline())[:200] or "(no command line)"
-    except psutil.Error:
-        return "(command line not readable)"
 
 
 def _gid_of(group: str) -> int:

@@ -68,7 +68,8 @@ class TelemetryFeed:
 
 
 class EventFeed:
-    """Sends `event` for every event after a cursor; the session calls `pump` when there may be something to send."""
+    """Sends `event` for every event after a cursor; the session calls `pump` when there may be something to send,
+    until `stop`."""
 
     def __init__(self, outlet: Outlet, events: EventLog) -> None:
         self._outlet = outlet
@@ -83,6 +84,9 @@ class EventFeed:
         newest = self._events.last_seq
         self._cursor = newest if after_seq is None or after_seq > newest else after_seq
         return self._cursor
+
+    def stop(self) -> None:
+        self._cursor = None
 
     def pump(self) -> bool:
         """Send what there is room for; true when there is more to send and room for it."""

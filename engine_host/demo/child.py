@@ -1,7 +1,8 @@
 """The engine host as the demo's child: started in a session of its own, stopped with everything it started.
 
-A session of its own means that a ctrl-C at the terminal reaches the demo alone, which then stops the host in order,
-and that whatever the host leaves behind is found by its process group and by nothing wider.
+A session of its own means that a ctrl-C at the terminal reaches the demo alone, which then stops the host in order.
+`engine-host serve` moves its host to yet another session, so what must be gone is found as the family of the process
+that was started: it is noted before anything is stopped, since orphans name no parent any more.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-FORCED_S = 15.0
-"""Between the second SIGTERM and the kill: the host ends its engine by force within this."""
+import psutil
 
-GROUP_POLL_S = 0.05
+from engine_host import process_tree
+
+FORCED_S = 30.0
+"""Between the second SIGTERM and the kill: more than the supervisor's own 20 s, and 5 s for what it kills then."""
+
+SIGNAL_GAP_S = 0.2
+"""Between the two SIGTERMs at least: the kernel makes one of two that are pending together."""
 
 
 class HostChild:
@@ -32,6 +38,7 @@ class HostChild:
     async def start(cls, command: Sequence[str], log: Path) -> HostChild:
         """Run `command` with its output appended to `log`. Raises `OSError`."""
         with log.open("ab") as output:
+            start = output.tell()  # before the host writes: the two share one position
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -39,7 +46,7 @@ class HostChild:
                 stderr=output,
                 start_new_session=True,
             )
-            return cls(process, log, output.tell())
+            return cls(process, log, start)
 
     @property
     def returncode(self) -> int | None:
@@ -58,15 +65,24 @@ class HostChild:
         return []
 
     async def stop(self, drain_s: float, force: asyncio.Event) -> None:
-        """SIGTERM; once more when `drain_s` is over or `force` is set; then kill the group. Nothing of it is left."""
+        """SIGTERM; once more when `drain_s` is over or `force` is set; then kill the family. Nothing of it is left."""
+        family = self._family()
         self._signal(signal.SIGTERM)
+        await self._ended_within(SIGNAL_GAP_S, None)
         if not await self._ended_within(drain_s, force):
             self._signal(signal.SIGTERM)
             await self._ended_within(FORCED_S, None)
+        family |= self._family()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)  # also children that outlived their host
         await self._process.wait()
-        await self._group_gone()
+        await asyncio.to_thread(process_tree.kill, family)
+
+    def _family(self) -> set[psutil.Process]:
+        """Everything below the process that was started; a `psutil.Process` is never mistaken for a later one."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return set(psutil.Process(self.pid).children(recursive=True))
+        return set()
 
     async def _ended_within(self, seconds: float, force: asyncio.Event | None) -> bool:
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(self._process.wait())]
@@ -78,14 +94,6 @@ class HostChild:
             for wait in waits:
                 wait.cancel()
         return self.returncode is not None
-
-    async def _group_gone(self) -> None:
-        """Killed processes linger until they are reaped; by then their memory and ports are free."""
-        with contextlib.suppress(ProcessLookupError, PermissionError, TimeoutError):
-            async with asyncio.timeout(5.0):
-                while True:
-                    os.killpg(self.pid, 0)
-                    await asyncio.sleep(GROUP_POLL_S)
 
     def _signal(self, number: signal.Signals) -> None:
         if self.returncode is None:

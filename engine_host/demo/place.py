@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import os
 import socket
 import sys
 import tomllib
@@ -20,6 +19,7 @@ from engine_host.demo.child import HostChild
 from engine_host.protocol.errors import EXIT_INVALID, OperatorError
 from engine_host.protocol.snapshot import Snapshot, State
 from engine_host.protocol.sockets import default_socket
+from engine_host.state_dir import state_root
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles" / "demo.toml"
 
@@ -86,9 +86,7 @@ def is_free(port: int) -> bool:
 
 def state_dir(port: int) -> Path:
     """Logs and the audit trail of the demo's host, apart from those of a host in earnest."""
-    base = os.environ.get("XDG_STATE_HOME")
-    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".local" / "state"
-    return root / "vllm-console" / f"demo-{port}"
+    return state_root() / f"demo-{port}"
 
 
 def where_to_look(place: Place) -> str:

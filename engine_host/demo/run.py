@@ -98,7 +98,8 @@ class Demo:
             yield place
             return
         state = state_dir(place.port)
-        state.mkdir(parents=True, exist_ok=True)
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state.chmod(0o700)  # one that an earlier release made is open to others, and the host refuses that
         command = [*self.programs.host, "serve", str(self.profile), "--socket", str(place.socket)]
         command += ["--port", str(place.port), "--state-dir", str(state)]
         child = await HostChild.start(command, state / "engine-host.log")

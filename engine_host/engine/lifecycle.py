@@ -9,19 +9,19 @@
     recovering  after the backoff, the engine starts again    serving; dead
 
 `run` is the only writer. Everybody else sends it a command and awaits its outcome. A first start that fails ends the
-host (the operator is at the terminal, and a wrong profile does not heal); later failures are retried with growing
-pauses until `CRASH_LIMIT` within `CRASH_WINDOW_S`, then the host stays up, dead, and says why.
+host (the operator is at the terminal, and a wrong profile does not heal); later failures are retried as `crash_policy`
+says, and when that gives up the host stays up, dead, and says why.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from engine_host.engine.crash_policy import CRASH_LIMIT, CrashPolicy
 from engine_host.engine.port import Backlog, Engine, EngineFacts, EngineStartError, StepSink
 from engine_host.engine.start_progress import phase_of
 from engine_host.gateway.entry import Entry
@@ -30,13 +30,11 @@ from engine_host.protocol.errors import EXIT_FAILED, EXIT_REFUSED, OperatorError
 from engine_host.protocol.events import Severity
 from engine_host.protocol.snapshot import Failure, State
 
-CRASH_LIMIT = 3
-"""Crashes within `CRASH_WINDOW_S` after which the host stops trying: a loop would hide the fault and heat the node."""
-CRASH_WINDOW_S = 300.0
-BACKOFF_S = (1.0, 5.0, 15.0)
-"""Pause before the restart after the first, second, ... crash in the window."""
 _DEATH_POLL_S = 0.1
 """How often the engine is asked whether it lives: DEAD is promised within a second."""
+_LOG_WINDOW_S = 2.0
+"""A death is explained by what was logged within the last one or two of these: the log of a long life holds errors of
+rejected requests that killed nothing."""
 _LAST_WORDS_S = 0.3
 """Between an engine's end and its last lines in the log: it writes through a buffer, the log is read in steps."""
 _STOP_S = 10.0
@@ -60,6 +58,8 @@ class _Command:
     kind: str
     drain_timeout_s: float
     who: str
+    also: list[_Command] = field(default_factory=list)
+    """Commands that asked for the same while this one was under way."""
     done: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -77,7 +77,7 @@ class Lifecycle:
         start_expected_s: float | None = None,
         on_started: Callable[[float], None] = lambda took_s: None,
         on_gone: Callable[[], None] = lambda: None,
-        backoff_s: Sequence[float] = BACKOFF_S,
+        crashes: CrashPolicy | None = None,
     ) -> None:
         self._make_engine = make_engine
         self._entry = entry
@@ -86,10 +86,9 @@ class Lifecycle:
         self._on_event = on_event
         self._on_started = on_started
         self._on_gone = on_gone
-        self._backoff_s = backoff_s
+        self._crashes = crashes or CrashPolicy()
         self._commands: asyncio.Queue[_Command] = asyncio.Queue()
         self._force = asyncio.Event()
-        self._crashes: deque[float] = deque()
         self._engine: Engine | None = None
         self._is_up = False
         self._engine_since: float | None = None
@@ -127,7 +126,7 @@ class Lifecycle:
 
     @property
     def crashes_in_window(self) -> int:
-        return len(self._recent_crashes())
+        return self._crashes.recent
 
     @property
     def restart_in_s(self) -> float | None:
@@ -139,7 +138,7 @@ class Lifecycle:
         if self._drain_deadline is not None:
             left = max(0.0, self._drain_deadline - time.monotonic())
             waiting_for = self._entry.inflight
-            text = f"draining: {waiting_for} {_requests(waiting_for)} left, {left:.0f} s at most"
+            text = f"draining: {_requests(waiting_for)} left, {left:.0f} s at most"
             return text, time.time() - self.state_since
         if self._start_began is None:
             return None, None
@@ -161,7 +160,7 @@ class Lifecycle:
         return await self._send(_Command("restart", drain_timeout_s, who))
 
     def force(self) -> None:
-        """Stop waiting for requests and for a start under way."""
+        """Stop waiting for requests in flight and for the engine's own end."""
         self._force.set()
 
     async def _send(self, command: _Command) -> str:
@@ -186,20 +185,26 @@ class Lifecycle:
 
     async def _serve(self) -> _Command | None:
         """Until a command comes or the engine dies."""
-        assert self._engine is not None
-        while not self._engine.is_dead:
+        engine = self._engine
+        assert engine is not None
+        older, newer, marked_at = self._log_mark, self._log.mark(), time.monotonic()
+        while not engine.is_dead:
+            if time.monotonic() - marked_at > _LOG_WINDOW_S:
+                older, newer, marked_at = newer, self._log.mark(), time.monotonic()
             if command := await self._command_within(_DEATH_POLL_S):
                 return command
-        await self._died()
+        await self._died(engine, older)
         return None
 
-    async def _died(self) -> None:
+    async def _died(self, engine: Engine, log_mark: int) -> None:
         """DEAD comes first: readers and clients must know before the ruins are cleared away."""
-        assert self._engine is not None
         await asyncio.sleep(_LAST_WORDS_S)
-        reason, lines = self._log.errors_since(self._log_mark)
-        self._crashed("engine.died", "engine died", reason or self._engine.death or "it gave no reason", lines)
-        await self._discard_engine(0.0)
+        reason, lines = self._log.errors_since(log_mark)
+        death = engine.death
+        if death is not None and (death.by_signal or reason is None):
+            reason = death.text
+        self._crashed("engine.died", "engine died", reason or "it gave no reason", lines, had_served=True)
+        await self.discard_engine(0.0)
 
     async def _wait_and_recover(self) -> _Command | None:
         assert self._restart_at is not None
@@ -219,19 +224,9 @@ class Lifecycle:
         engine = self._engine = self._make_engine()
         try:
             command = await self._until_started(engine)
-        except EngineStartError as error:
-            await asyncio.sleep(_LAST_WORDS_S)
-            reason, lines = self._log.errors_since(self._log_mark)
-            failure = EngineStartError(_better(error.reason, reason), [*error.lines, *lines][-12:])
-            await self._discard_engine(0.0)
-            if first:
-                raise failure from error
-            self._crashed("engine.start_failed", "engine did not start", failure.reason, list(failure.lines))
+        except (EngineStartError, OperatorError) as error:
+            await self._start_failed(error, first=first)
             return None
-        except OperatorError:
-            # The profile names something that this vLLM does not know: found before anything was started.
-            await self._discard_engine(0.0)
-            raise
         finally:
             took_s = time.monotonic() - self._start_began
             self._start_began = None
@@ -245,20 +240,33 @@ class Lifecycle:
         self._enter(State.SERVING, f"serving {engine.facts.model} after {took_s:.1f} s")
         return None
 
+    async def _start_failed(self, error: EngineStartError | OperatorError, *, first: bool) -> None:
+        """Tell why. Raises when it was the first start, which ends the host."""
+        await asyncio.sleep(_LAST_WORDS_S)
+        reason, lines = self._log.errors_since(self._log_mark)
+        if isinstance(error, OperatorError):
+            # The profile names something that this vLLM does not know: found before anything was started.
+            failure = EngineStartError(error.fact)
+        else:
+            failure = EngineStartError(_better(error.reason, reason), [*error.lines, *lines][-12:])
+        await self.discard_engine(0.0)
+        if not first:
+            self._crashed(
+                "engine.start_failed", "engine did not start", failure.reason, list(failure.lines), had_served=False
+            )
+            return
+        self.failure = _failure(failure.reason, failure.lines)
+        self._enter(State.DEAD, f"engine did not start: {self.failure.reason}", severity=Severity.ERROR)
+        raise error if isinstance(error, OperatorError) else failure
+
     async def _until_started(self, engine: Engine) -> _Command | None:
-        """Wait for the start, a command to stop, or force; restarts asked for meanwhile are refused."""
+        """Wait for the start or a command to stop; restarts asked for meanwhile are refused."""
         start = asyncio.create_task(engine.start(self._sink), name="engine-start")
         try:
             while not start.done():
                 command = await self._command_within(0.2, start)
                 if command is not None and command.kind == "restart":
-                    command.done.set_exception(
-                        OperatorError(
-                            "the engine is already starting",
-                            "Follow it with `vllm-console watch`.",
-                            exit_code=EXIT_REFUSED,
-                        )
-                    )
+                    _refuse(command, "the engine is already starting", "Follow it with `vllm-console watch`.")
                 elif command is not None:
                     return command
             start.result()
@@ -272,9 +280,11 @@ class Lifecycle:
 
     async def _restart(self, command: _Command) -> _Command | None:
         began = time.monotonic()
-        await self._drain(command, "restart")
-        await self._discard_engine(_STOP_S)
-        self._crashes.clear()
+        instead = await self._drain(command)
+        await self.discard_engine(_STOP_S)
+        if instead is not command:
+            return instead
+        self._crashes.forgive()
         self._restart_at = None
         self.failure = None
         stop = await self._start(State.STARTING)
@@ -292,44 +302,71 @@ class Lifecycle:
         return stop
 
     async def _stop(self, command: _Command) -> None:
-        await self._drain(command, "stop")
-        await self._discard_engine(_STOP_S)
+        await self._drain(command)
+        await self.discard_engine(_STOP_S)
         self._on_event("host.stopped", "the engine has stopped", who=command.who)
-        command.done.set_result("host stopped")
+        for stopped in (command, *command.also):
+            stopped.done.set_result("host stopped")
         while not self._commands.empty():
-            self._commands.get_nowait().done.set_result("host stopped")
+            late = self._commands.get_nowait()
+            if late.kind == "stop":
+                late.done.set_result("host stopped")
+            else:
+                _refuse(late, "the host is stopping", "Start it again with `engine-host serve PROFILE`.")
 
-    async def _drain(self, command: _Command, purpose: str) -> None:
-        """No new requests; wait for those in flight until the deadline, force, or the engine's death."""
+    async def _drain(self, command: _Command) -> _Command:
+        """No new requests; wait for those in flight until the deadline, force, or the engine's death.
+
+        Returns the command to carry out: a stop that arrives meanwhile supersedes a restart, and the nearer deadline
+        counts, so that nothing asked for earlier can hold up a stop.
+        """
         if not self._is_up or self._engine is None:
-            return
-        inflight, limit_s = self._entry.inflight, command.drain_timeout_s
-        self._drain_deadline = time.monotonic() + limit_s
-        refusal = Unavailable(State.DRAINING, f"The server drains for a {purpose}; try another one or later.", limit_s)
+            return command
+        self._drain_deadline = time.monotonic() + command.drain_timeout_s
+        refusal = Unavailable(
+            State.DRAINING, f"The server drains for a {command.kind}; try another one.", command.drain_timeout_s
+        )
         self._entry.refuse(refusal)
-        waiting = f"{inflight} {_requests(inflight)} in flight get {limit_s:.0f} s" if inflight else "nothing in flight"
-        self._enter(State.DRAINING, f"draining for a {purpose}: {waiting}", who=command.who)
+        inflight = self._entry.inflight
+        waiting = f"{_requests(inflight)} in flight, {command.drain_timeout_s:.0f} s at most"
+        self._enter(
+            State.DRAINING,
+            f"draining for a {command.kind}: {waiting if inflight else 'none in flight'}",
+            who=command.who,
+        )
         idle = asyncio.create_task(self._entry.wait_idle())
-        force = asyncio.create_task(self._force.wait())
-        while time.monotonic() < self._drain_deadline and not self._engine.is_dead:
+        while not (idle.done() or self._force.is_set() or self._engine.is_dead):
             left = self._drain_deadline - time.monotonic()
-            done, _ = await asyncio.wait({idle, force}, timeout=min(left, 0.2), return_when=asyncio.FIRST_COMPLETED)
-            if done:
+            if left <= 0:
                 break
+            if other := await self._command_within(min(left, 0.2), idle):
+                command = self._also_draining(command, other)
         idle.cancel()
-        force.cancel()
+        limit_over = not self._force.is_set() and time.monotonic() >= self._drain_deadline
         self._drain_deadline = None
         if left_over := self._entry.inflight:
-            cause = "forced" if self._force.is_set() else f"{limit_s:.0f} s were over"
-            self._on_event(
-                "drain.cut_short",
-                f"{left_over} {_requests(left_over)} ended early: {cause}",
-                severity=Severity.WARNING,
-                who=command.who,
-            )
+            cause = "the drain time is over" if limit_over else "forced" if self._force.is_set() else "the engine died"
+            text = f"{_requests(left_over)} ended early: {cause}"
+            self._on_event("drain.cut_short", text, severity=Severity.WARNING, who=command.who)
         self._entry.detach(refusal)
+        return command
 
-    async def _discard_engine(self, timeout_s: float) -> None:
+    def _also_draining(self, command: _Command, other: _Command) -> _Command:
+        """`other` arrived while `command` drains; returns which of them to carry out."""
+        assert self._drain_deadline is not None
+        if other.kind == "restart":
+            _refuse(other, f"the host already drains for a {command.kind}", "Follow it with `vllm-console watch`.")
+            return command
+        self._drain_deadline = min(self._drain_deadline, time.monotonic() + other.drain_timeout_s)
+        if command.kind == "stop":
+            command.also.append(other)
+            return command
+        _refuse(command, f"{other.who} stops the host", "Start it again with `engine-host serve PROFILE`.")
+        self._on_event("drain.superseded", "the host will stop instead of restarting the engine", who=other.who)
+        return other
+
+    async def discard_engine(self, timeout_s: float = 0.0) -> None:
+        """End the engine, if there is one, and everything it started."""
         engine, self._engine = self._engine, None
         self._is_up = False
         self._engine_since = None
@@ -339,17 +376,17 @@ class Lifecycle:
 
     # --- small steps -----------------------------------------------------------------------------------------------
 
-    def _crashed(self, kind: str, what: str, reason: str, lines: list[str]) -> None:
+    def _crashed(self, kind: str, what: str, reason: str, lines: Sequence[str], *, had_served: bool) -> None:
         """Record a crash, go DEAD and set when to try again, if at all."""
-        self.failure = Failure(at=time.time(), reason=reason, lines=lines)
-        self._crashes.append(time.monotonic())
-        count = self.crashes_in_window
-        if count >= CRASH_LIMIT:
+        self.failure = _failure(reason, lines)
+        reason = self.failure.reason
+        pause = self._crashes.crashed(had_served=had_served)
+        count = self._crashes.recent
+        if pause is None:
             self._restart_at = None
-            text = f"{what}: {reason}; {count} crashes in {CRASH_WINDOW_S / 60:.0f} min, giving up"
+            text = f"{what}: {reason}; {count} crashes, giving up: `vllm-console restart` tries again"
             why = Unavailable(State.DEAD, f"The engine failed {count} times and is not restarted: {reason}")
         else:
-            pause = self._backoff_s[min(count, len(self._backoff_s)) - 1]
             self._restart_at = time.monotonic() + pause
             text = f"{what}: {reason}; starting again in {pause:.0f} s (crash {count} of {CRASH_LIMIT})"
             why = Unavailable(
@@ -358,7 +395,7 @@ class Lifecycle:
                 pause + (self.start_expected_s or 30.0),
             )
         self._entry.detach(why)
-        self._enter(State.DEAD, text, kind=kind, severity=Severity.ERROR, data={"lines": lines})
+        self._enter(State.DEAD, text, kind=kind, severity=Severity.ERROR, data={"lines": self.failure.lines})
 
     def _enter(
         self,
@@ -387,14 +424,25 @@ class Lifecycle:
         # The queue hands an item to a getter cancelled in the same tick back to the next get(), so none is lost.
         return None
 
-    def _recent_crashes(self) -> deque[float]:
-        while self._crashes and time.monotonic() - self._crashes[0] > CRASH_WINDOW_S:
-            self._crashes.popleft()
-        return self._crashes
+
+_MAX_LINE_CHARS = 400
+"""Of a reason or error line: vLLM prints whole configurations, and every snapshot carries the failure."""
+
+
+def _failure(reason: str, lines: Sequence[str]) -> Failure:
+    return Failure(at=time.time(), reason=_cut(reason), lines=[_cut(line) for line in lines])
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_LINE_CHARS else text[: _MAX_LINE_CHARS - 2] + " …"
 
 
 def _requests(count: int) -> str:
-    return "request" if count == 1 else "requests"
+    return f"{count} request" if count == 1 else f"{count} requests"
+
+
+def _refuse(command: _Command, fact: str, remedy: str) -> None:
+    command.done.set_exception(OperatorError(fact, remedy, exit_code=EXIT_REFUSED))
 
 
 def _better(from_error: str, from_log: str | None) -> str:

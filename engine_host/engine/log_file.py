@@ -9,12 +9,17 @@ terminal where the host was started.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
+import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from engine_host.engine.echo import Echo
 
 TAIL_LINES = 400
 """Lines kept in memory: a vLLM start failure prints two nested tracebacks of about 100 lines each."""
@@ -22,6 +27,13 @@ MAX_BYTES = 64 << 20
 """The file is cut when it grows beyond this, one older copy kept: a host runs for months."""
 _POLL_S = 0.1
 """How often the follower looks for new text."""
+_READ_BYTES = 1 << 16
+_PARTIAL_BYTES = 4096
+"""Kept of a line that is not complete yet."""
+_READ_OUT_S = 1.0
+"""At the end: what reading the rest may take."""
+_ECHO_OUT_S = 1.0
+"""At the end: what the terminal may take for the rest."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PREFIX = re.compile(r"^\(\w+(?: \w+)* pid=\d+\)\s?")
@@ -70,47 +82,56 @@ def root_reason(lines: Sequence[str]) -> str | None:
     return None
 
 
-class LogFile:
-    """Redirects this process's output into `path` and follows it.
+def _flush() -> None:
+    """What Python still holds goes where it was meant to go."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
 
-    `on_line` is called from the follower thread for every complete line.
+
+class LogFile:
+    """Redirects this process's output into `path` and follows it, from `start` to `stop`.
+
+    `on_line` is called from the follower thread for every complete line. `max_bytes`: see `MAX_BYTES`.
     """
 
-    def __init__(self, path: Path, on_line: Callable[[str], None] | None = None) -> None:
+    def __init__(self, path: Path, on_line: Callable[[str], None] | None = None, *, max_bytes: int = MAX_BYTES) -> None:
         self.path = path
         self._on_line = on_line
+        self._max_bytes = max_bytes
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._seen = 0
         self._stopping = threading.Event()
-        self._offset = 0
-        self._thread = threading.Thread(target=self._follow, name="engine-log", daemon=True)
-        self._echo_fd: int | None = None
+        self._thread: threading.Thread | None = None
         self._saved: tuple[int, int] | None = None
 
     def start(self) -> None:
         """Point file descriptors 1 and 2 at the file. The terminal they had keeps getting a copy."""
-        if self.path.exists() and self.path.stat().st_size > MAX_BYTES // 2:
-            self.path.replace(self.path.with_suffix(".log.1"))
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self._offset = os.fstat(descriptor).st_size
+        if self.path.exists() and self.path.stat().st_size > self._max_bytes // 2:
+            self.path.replace(self._older)
+        file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        begin = os.fstat(file).st_size
+        _flush()
         self._saved = (os.dup(1), os.dup(2))
-        self._echo_fd = self._saved[1]
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        os.close(descriptor)
+        echo = Echo(os.dup(2), self.path)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        self._thread = threading.Thread(target=self._follow, args=(file, begin, echo), name="engine-log", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Give standard output and error back; what was printed until now is echoed first."""
-        if self._saved is None:
+        """Give standard output and error back; what was printed until now is read, and echoed as far as the terminal
+        takes it. Returns within `_READ_OUT_S + _ECHO_OUT_S`; does nothing when not started, or a second time."""
+        if self._saved is None or self._thread is None:
             return
-        self._stopping.set()
-        self._thread.join(timeout=2)
+        _flush()
         os.dup2(self._saved[0], 1)
         os.dup2(self._saved[1], 2)
         for descriptor in self._saved:
             os.close(descriptor)
         self._saved = None
+        self._stopping.set()
+        self._thread.join(_READ_OUT_S + _ECHO_OUT_S)
 
     def mark(self) -> int:
         """A position in the log; `since` returns the lines after it."""
@@ -126,26 +147,40 @@ class LogFile:
         lines = self.since(mark)
         return root_reason(lines), error_lines(lines)
 
-    def _follow(self) -> None:
-        with self.path.open("rb") as stream:
-            stream.seek(self._offset)
-            partial = b""
-            while True:
-                stopping = self._stopping.is_set()
-                data = stream.read(1 << 16)
-                if data:
-                    self._echo(data)
-                    *lines, partial = (partial + data).replace(b"\r", b"\n").split(b"\n")
-                    for line in lines:
-                        self._take(line.decode(errors="replace"))
-                    partial = partial[-4096:]
-                    continue
-                if stopping:
-                    return
-                if stream.tell() > MAX_BYTES:
-                    self._cut(stream.tell())
-                    stream.seek(0)
+    @property
+    def _older(self) -> Path:
+        return self.path.with_suffix(".log.1")
+
+    def _follow(self, file: int, begin: int, echo: Echo) -> None:
+        """In the follower's thread, which owns `file` and `echo`.
+
+        Read and cut through `file`, never through the path: an operator may move or remove the file meanwhile.
+        """
+        position, partial = begin, b""
+        end, deadline = None, math.inf
+        while True:
+            if end is None and self._stopping.is_set():
+                # What stands there now is read to its last byte, however much more is printed meanwhile.
+                end, deadline = os.fstat(file).st_size, time.monotonic() + _READ_OUT_S
+            data = os.pread(file, _READ_BYTES, position)
+            position += len(data)
+            if data:
+                echo.write(data)
+                *lines, partial = (partial + data).replace(b"\r", b"\n").split(b"\n")
+                for line in lines:
+                    self._take(line.decode(errors="replace"))
+                partial = partial[-_PARTIAL_BYTES:]
+            if end is not None and (not data or position >= end or time.monotonic() >= deadline):
+                break
+            if not data:
+                if position > self._max_bytes:
+                    self._cut(file, position)
+                if os.fstat(file).st_size < position:  # cut, by us or by somebody at a shell
+                    position = 0
                 self._stopping.wait(_POLL_S)
+        self._take(partial.decode(errors="replace"))
+        os.close(file)
+        echo.close(_ECHO_OUT_S)
 
     def _take(self, line: str) -> None:
         if not line.strip():
@@ -155,23 +190,11 @@ class LogFile:
         if self._on_line is not None:
             self._on_line(line)
 
-    def _echo(self, data: bytes) -> None:
-        """Repeat on the terminal; one that is gone is forgotten."""
-        if self._echo_fd is None:
-            return
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(self._echo_fd, view) :]
-        except OSError:
-            self._echo_fd = None
-
-    def _cut(self, size: int) -> None:
+    def _cut(self, file: int, size: int) -> None:
         """Copy-and-truncate: the children hold the same file open for appending, so it cannot be renamed away."""
-        older = self.path.with_suffix(".log.1")
-        with contextlib.suppress(OSError), self.path.open("rb") as source, older.open("wb") as target:
-            source.seek(max(0, size - MAX_BYTES))
-            while block := source.read(1 << 20):
+        with contextlib.suppress(OSError), self._older.open("wb") as target:
+            position = max(0, size - self._max_bytes)
+            while block := os.pread(file, 1 << 20, position):
                 target.write(block)
-        with contextlib.suppress(OSError):
-            os.truncate(self.path, 0)
+                position += len(block)
+        os.ftruncate(file, 0)

@@ -85,8 +85,18 @@ class Backlog:
     """What the front end knows of unfinished requests, whether or not the scheduler still reports."""
 
     unfinished: int
-    oldest_wait_s: float | None
-    """Of the requests never scheduled yet; None when there is none."""
+    first_token_waits_s: Sequence[float] = ()
+    """Seconds since arrival of every request without a first token, longest first."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """How an engine core ended, as far as the operating system tells."""
+
+    text: str
+    """"the engine core (pid 51) was killed by SIGKILL"."""
+    by_signal: bool
+    """Then the log, which may hold older errors, cannot name the cause."""
 
 
 class Engine(Protocol):
@@ -110,8 +120,8 @@ class Engine(Protocol):
         """The engine core ended or failed; requests can no longer be served. Cheap: asked several times a second."""
 
     @property
-    def death(self) -> str | None:
-        """How the engine core ended, as far as the operating system tells ("killed by SIGKILL"); None while it runs."""
+    def death(self) -> Death | None:
+        """None while the engine core runs, or when the system does not tell."""
 
     def backlog(self) -> Backlog: ...
 

@@ -1,7 +1,7 @@
 """vLLM behind the engine port: the one module that knows vLLM's unstable insides.
 
-Written against vLLM 0.26 to 0.33. What moved between them is looked up in one place each (`_api_builders`), and what
-a release may lack degrades to "unknown" instead of failing: statistics are read by attribute name with a default.
+Written against vLLM 0.26 to 0.33. What moved between them is looked up in one place each (`_api_builders`). Statistics
+that a release reports otherwise leave the figures unknown; they never end a request.
 
 vLLM runs in this process (AsyncLLM, its FastAPI app) with the engine core in a child. Building it takes 20 to 120 s
 and blocks, so it happens in a worker thread while the event loop keeps the control socket alive.
@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import importlib
 import inspect
+import logging
 import os
 import signal
 import time
@@ -23,9 +24,11 @@ from typing import Any
 
 import psutil
 
+from engine_host import process_tree
 from engine_host.engine.port import (
     AsgiApp,
     Backlog,
+    Death,
     EngineArguments,
     EngineFacts,
     EngineStartError,
@@ -37,8 +40,12 @@ from engine_host.gateway.unavailable import Unavailable, unavailable_body
 from engine_host.profiles import ValidNames
 from engine_host.protocol.errors import OperatorError
 
-_KILL_WAIT_S = 5.0
-"""What killed processes get to disappear; a process in the middle of a large unmap takes a second or two."""
+logger = logging.getLogger(__name__)
+
+_CLOSE_S = 5.0
+"""What the API app's own shutdown gets."""
+_SHUTDOWN_GRACE_S = 10.0
+"""What vLLM's shutdown gets beyond its own time-out before its processes are killed under it."""
 _ABORT_WAIT_S = 2.0
 """What running requests get to end with their last output when an engine is stopped under them."""
 
@@ -49,6 +56,17 @@ def installed_version() -> str | None:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(distribution)
     return None
+
+
+_LIST_ARGUMENTS = (
+    "served_model_name",
+    "api_key",
+    "middleware",
+    "allowed_origins",
+    "allowed_methods",
+    "allowed_headers",
+)
+"""Arguments that vLLM iterates over: a single string would be taken letter by letter, for keys as for names."""
 
 
 def require_vllm() -> None:
@@ -99,10 +117,24 @@ def _namespace(arguments: EngineArguments) -> Any:
     for name, value in {**arguments.server, **arguments.engine}.items():
         setattr(namespace, name, value)
     namespace.model_tag = namespace.model
-    if isinstance(namespace.served_model_name, str):
-        namespace.served_model_name = [namespace.served_model_name]
+    for name in _LIST_ARGUMENTS:
+        if isinstance(value := getattr(namespace, name, None), str):
+            setattr(namespace, name, [value])
+    _load_parser_plugins(namespace)
     cli_args.validate_parsed_serve_args(namespace)
     return namespace
+
+
+def _load_parser_plugins(namespace: Any) -> None:
+    """As `vllm serve` does before it builds anything: the parsers that arguments may name live in these files."""
+    if path := getattr(namespace, "tool_parser_plugin", None):
+        from vllm.tool_parsers import ToolParserManager
+
+        ToolParserManager.import_tool_parser(path)
+    if path := getattr(namespace, "reasoning_parser_plugin", None):
+        from vllm.reasoning import ReasoningParserManager
+
+        ReasoningParserManager.import_reasoning_parser(path)
 
 
 class _ServerStub:
@@ -124,22 +156,24 @@ class VllmEngine:
         self._app: Any = None
         self._facts: EngineFacts | None = None
         self._lifespan: contextlib.AsyncExitStack = contextlib.AsyncExitStack()
+        self._building: asyncio.Task[tuple[Any, Any]] | None = None
         self._children_before: set[int] = set()
         self._is_stopping = False
 
     async def start(self, sink: StepSink) -> None:
         self._children_before = {child.pid for child in psutil.Process().children()}
         try:
-            namespace, self._llm = await asyncio.to_thread(self._build, sink)
+            self._building = asyncio.create_task(asyncio.to_thread(self._build, sink))
+            namespace, self._llm = await asyncio.shield(self._building)
             if self._is_stopping:
                 raise EngineStartError("stopped while starting")
             await self._build_app(namespace)
+            self._facts = _facts(self._llm)
         except (Exception, SystemExit) as error:
             await self._end(0.0)
             if isinstance(error, EngineStartError | OperatorError):
                 raise
             raise EngineStartError(_one_line(error)) from error
-        self._facts = _facts(self._llm)
 
     def _build(self, sink: StepSink) -> tuple[Any, Any]:
         """In a worker thread: everything that blocks."""
@@ -150,6 +184,8 @@ class VllmEngine:
         self._check_names(argument_names())
         namespace = _namespace(self._arguments)
         engine_args = AsyncEngineArgs.from_cli_args(namespace)
+        if self._is_stopping:
+            raise EngineStartError("stopped while starting")
         return namespace, AsyncLLM.from_engine_args(engine_args, stat_loggers=[_step_logger(sink)])
 
     async def _build_app(self, namespace: Any) -> None:
@@ -176,47 +212,60 @@ class VllmEngine:
         return bool(self._llm is not None and not self._is_stopping and self._llm.errored)
 
     @property
-    def death(self) -> str | None:
+    def death(self) -> Death | None:
         manager = getattr(self._llm.engine_core.resources, "engine_manager", None) if self._llm is not None else None
         for process in getattr(manager, "processes", ()):
             if (code := process.exitcode) is not None:
                 how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-                return f"the engine core (pid {process.pid}) {how}"
+                return Death(f"the engine core (pid {process.pid}) {how}", by_signal=code < 0)
         return None
 
     def backlog(self) -> Backlog:
         if self._llm is None:
-            return Backlog(0, None)
+            return Backlog(0)
         states = list(self._llm.output_processor.request_states.values())
         now = time.time()
-        arrivals = [
-            state.stats.arrival_time
+        waits = [
+            max(0.0, now - state.stats.arrival_time)
             for state in states
-            if state.is_prefilling and state.stats is not None and not state.stats.scheduled_ts
+            if state.is_prefilling and state.stats is not None
         ]
-        return Backlog(len(states), max(0.0, now - min(arrivals)) if arrivals else None)
+        return Backlog(len(states), sorted(waits, reverse=True))
 
     async def stop(self, timeout_s: float) -> None:
         self._is_stopping = True
         await self._end(timeout_s)
 
     async def _end(self, timeout_s: float) -> None:
+        await self._end_build()
         llm, self._llm = self._llm, None
         if llm is not None and not llm.errored and timeout_s > 0 and llm.output_processor.request_states:
             # Running requests end with what they have and finish_reason "abort" instead of a broken connection.
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(llm.pause_generation(mode="abort"), _ABORT_WAIT_S)
         with contextlib.suppress(Exception):
-            await self._lifespan.aclose()
+            await asyncio.wait_for(self._lifespan.aclose(), _CLOSE_S)
         self._app = None
         if llm is not None:
-            with contextlib.suppress(Exception):
-                await asyncio.to_thread(llm.shutdown, max(timeout_s, 0.1))
+            shutdown = asyncio.create_task(asyncio.to_thread(llm.shutdown, max(timeout_s, 0.1)))
+            await asyncio.wait({shutdown}, timeout=timeout_s + _SHUTDOWN_GRACE_S)
         await asyncio.to_thread(self._kill_children)
+
+    async def _end_build(self) -> None:
+        """A build under way cannot be interrupted in its thread; without its processes it fails by itself. One that
+        still imports or downloads has none yet, so they are looked for until the thread ends."""
+        if self._building is None:
+            return
+        while not self._building.done():
+            await asyncio.to_thread(self._kill_children)
+            await asyncio.wait({self._building}, timeout=0.2)
+        if self._llm is None and not self._building.cancelled() and self._building.exception() is None:
+            self._llm = self._building.result()[1]
 
     def _kill_children(self) -> None:
         """End what this engine started and is still there: children of ours that were not there before it, except
-        multiprocessing's resource tracker, which serves the whole process."""
+        multiprocessing's resource tracker, which serves the whole process. Workers of a core that was killed have
+        become children of ours (`supervisor`)."""
         mine: list[psutil.Process] = []
         for child in psutil.Process().children():
             if child.pid in self._children_before:
@@ -225,10 +274,7 @@ class VllmEngine:
                 if any("resource_tracker" in part for part in child.cmdline()):
                     continue
                 mine += [*child.children(recursive=True), child]
-        for process in mine:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(mine, timeout=_KILL_WAIT_S)
+        process_tree.kill(mine)
 
 
 def _answer_dead_engine_with_503(app: Any) -> None:
@@ -302,12 +348,23 @@ def _step_logger(sink: StepSink) -> Callable[..., Any]:
 
     class StepLogger(StatLoggerBase):  # type: ignore[misc]
         def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
-            self._engine_index = engine_index
+            self._has_warned = False
 
         def record(
             self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
         ) -> None:
-            sink(_step_stats(scheduler_stats, iteration_stats, engine_idx))
+            try:
+                step = _step_stats(scheduler_stats, iteration_stats, engine_idx)
+            except AttributeError as error:
+                # An exception here would end vLLM's output loop, and every request with it.
+                self._warn_once(error)
+                return
+            sink(step)
+
+        def _warn_once(self, error: AttributeError) -> None:
+            if not self._has_warned:
+                self._has_warned = True
+                logger.error("statistics of this vLLM cannot be read, figures stay unknown: %s", error)
 
         def log_engine_initialized(self) -> None:
             """Nothing to log: the facts are read once the engine is up."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import resource
 import socket
 from collections.abc import Generator, Mapping
 from typing import Any
@@ -17,22 +18,14 @@ from typing import Any
 import psutil
 import uvicorn
 
-from engine_host.gateway.entry import Entry
+from engine_host.engine.port import AsgiApp
+from engine_host.gateway.server_settings import read_server_settings
 from engine_host.protocol.errors import EXIT_FAILED, OperatorError
 
-_UVICORN_ARGUMENTS = {
-    "ssl_keyfile": "ssl_keyfile",
-    "ssl_certfile": "ssl_certfile",
-    "ssl_ca_certs": "ssl_ca_certs",
-    "ssl_cert_reqs": "ssl_cert_reqs",
-    "ssl_ciphers": "ssl_ciphers",
-    "uvicorn_log_level": "log_level",
-}
-"""vLLM's front-end arguments that concern the server itself, by uvicorn's names."""
 _KEEP_ALIVE_S = 5
 """As `vllm serve`."""
-_HEADER_BYTES = 4 << 20
-"""Header limit as `vllm serve`: LoRA and tool requests carry long ones."""
+_DESCRIPTORS = 65_535
+"""Wanted of open files, as `vllm serve`; the usual 1,024 end at about a thousand streams."""
 _CLOSE_S = 5.0
 """What open connections get to finish writing once the engine is gone."""
 
@@ -45,6 +38,9 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listener.bind((host, port))
         listener.listen(2048)
+    except UnicodeError:
+        listener.close()
+        raise OperatorError(f"{host!r} is no address", "Give an address of this machine with --host.") from None
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
@@ -78,6 +74,15 @@ def port_holder(port: int) -> str:
     return "a process of another user"
 
 
+def raise_descriptor_limit() -> None:
+    """Let this process have as many open files as the system allows it, up to `_DESCRIPTORS`; each stream is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # fewer streams are no reason not to serve
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 class _QuietServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -87,21 +92,23 @@ class _QuietServer(uvicorn.Server):
 class HttpServer:
     """Serves `entry` on `listener` until `close`."""
 
-    def __init__(self, entry: Entry, listener: socket.socket, server_arguments: Mapping[str, Any]) -> None:
-        chosen = {
-            ours: server_arguments[vllms] for vllms, ours in _UVICORN_ARGUMENTS.items() if vllms in server_arguments
-        }
-        chosen.setdefault("log_level", "info")
+    def __init__(self, entry: AsgiApp, listener: socket.socket, server_arguments: Mapping[str, Any]) -> None:
+        settings = read_server_settings(server_arguments)
         self._listener = listener
         self._server = _QuietServer(
             uvicorn.Config(
                 entry,
                 lifespan="off",
-                access_log=not server_arguments.get("disable_uvicorn_access_log", False),
+                access_log=not settings.disable_uvicorn_access_log,
+                log_level=settings.uvicorn_log_level,
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=int(_CLOSE_S),
-                h11_max_incomplete_event_size=_HEADER_BYTES,
-                **chosen,
+                h11_max_incomplete_event_size=settings.h11_max_incomplete_event_size,
+                ssl_keyfile=settings.ssl_keyfile,
+                ssl_certfile=settings.ssl_certfile,
+                ssl_ca_certs=settings.ssl_ca_certs,
+                ssl_cert_reqs=settings.ssl_cert_reqs,
+                ssl_ciphers=settings.ssl_ciphers,
             )
         )
         self._task: asyncio.Task[None] | None = None
@@ -113,6 +120,12 @@ class HttpServer:
                 self._task.result()
                 raise OperatorError("the HTTP server ended while starting", exit_code=EXIT_FAILED)
             await asyncio.sleep(0.005)
+
+    @property
+    def ended(self) -> asyncio.Task[None]:
+        """Done when the server has ended, which before `close` is a failure."""
+        assert self._task is not None, "asked for after start()"
+        return self._task
 
     async def close(self) -> None:
         """Stop listening, let open connections finish within a few seconds, close the port."""

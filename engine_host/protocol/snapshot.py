@@ -107,6 +107,8 @@ class Blocks(_Wire, frozen=True, kw_only=True):
 
 class Kv(_Wire, frozen=True, kw_only=True):
     usage: float | None = None
+    """Of the fullest engine core, 0..1."""
+    usage_by_engine: list[float] = []
     blocks: Blocks = Blocks()
     block_size: int | None = None
     """Tokens a block holds."""

@@ -11,10 +11,11 @@ import time
 
 import msgspec
 
-from engine_host.engine.lifecycle import CRASH_LIMIT, Lifecycle
+from engine_host.engine.crash_policy import CRASH_LIMIT
+from engine_host.engine.lifecycle import Lifecycle
 from engine_host.gateway.entry import Entry
 from engine_host.protocol.snapshot import Blocks, Engine, Host, Kv, ProfileRef, Snapshot, Throttle
-from engine_host.telemetry.machine import MachineSampler
+from engine_host.telemetry.machine import MachineFigures, MachineSampler
 from engine_host.telemetry.store import TelemetryStore
 
 FRESH_S = 0.05
@@ -71,7 +72,7 @@ class SnapshotTaker:
         facts, backlog = lifecycle.facts, lifecycle.backlog
         machine = self._machine.latest()
         return Snapshot(
-            host=self._host(now),
+            host=self._host(now, machine),
             profile=self._profile,
             state=lifecycle.state,
             state_since=lifecycle.state_since,
@@ -94,8 +95,7 @@ class SnapshotTaker:
             seq=self._seq,
         )
 
-    def _host(self, now: float) -> Host:
-        machine = self._machine.latest()
+    def _host(self, now: float, machine: MachineFigures) -> Host:
         identity = dataclasses.asdict(self._identity)
         return Host(
             **identity,
@@ -133,11 +133,14 @@ class SnapshotTaker:
         facts = self._lifecycle.facts
         if facts is None:
             return Kv()
-        usage = self._store.kv_usage(self._lifecycle.backlog)
+        usages = self._store.kv_usage_by_engine(self._lifecycle.backlog)
         total = facts.total_blocks
+        # The cores have equal shares of the blocks.
+        active = round(sum(usages) / len(usages) * total) if usages and total is not None else None
         return Kv(
-            usage=usage,
-            blocks=Blocks(total=total, active=None if usage is None or total is None else round(usage * total)),
+            usage=max(usages, default=None),
+            usage_by_engine=usages,
+            blocks=Blocks(total=total, active=active),
             block_size=facts.block_size,
             capacity_tokens=facts.capacity_tokens,
         )

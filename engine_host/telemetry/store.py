@@ -9,6 +9,7 @@ Counters are summed over engines and go on across engine restarts, since they ad
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -43,6 +44,9 @@ HUNG_WITHOUT_TOKENS_S = 120.0
 """Steps go on but requests run without any token for so long."""
 STUCK_AFTER_S = 10.0
 """Requests wait and none runs for so long: nothing will start them."""
+
+_FRESH_S = 1.0
+"""The scheduler's gauges are taken at their word for so long after a step."""
 
 SERIES: tuple[str, ...] = (
     "kv.usage",
@@ -94,7 +98,8 @@ class TelemetryStore:
         self._gauges: dict[int, EngineGauges] = {}
         self._last_step: float | None = None
         self._last_token: float | None = None
-        self._waiting_idle_since: float | None = None
+        self._unfinished_since: float | None = None
+        self._nothing_runs_since: float | None = None
         self._history: deque[tuple[float | None, ...]] = deque(maxlen=SPAN_S)
         self._ttft = LatencyWindows(WINDOWS)
         self._itl = LatencyWindows(WINDOWS)
@@ -149,7 +154,7 @@ class TelemetryStore:
     def engine_gone(self) -> None:
         """Forget gauges: an engine that ended holds no requests and no blocks. Counters and windows stay."""
         self._gauges.clear()
-        self._last_step = self._last_token = self._waiting_idle_since = None
+        self._last_step = self._last_token = self._unfinished_since = self._nothing_runs_since = None
 
     # --- moved on by the clock -------------------------------------------------------------------------------------
 
@@ -170,7 +175,7 @@ class TelemetryStore:
 
     def sample_history(self, backlog: Backlog | None) -> None:
         """Add one value to every series; the host calls it once a second."""
-        queue, kv_usage = self.queue(backlog), self.kv_usage(backlog)
+        queue, kv_usage = self.queue(backlog), max(self.kv_usage_by_engine(backlog), default=None)
         throughput = self.throughput()
         self._history.append(
             (
@@ -189,37 +194,34 @@ class TelemetryStore:
     def last_step_age_s(self) -> float | None:
         return None if self._last_step is None else self._clock() - self._last_step
 
-    def kv_usage(self, backlog: Backlog | None) -> float | None:
-        """Largest KV usage over the engine cores, 0..1; `backlog` is None while no engine is up.
+    def kv_usage_by_engine(self, backlog: Backlog | None) -> list[float]:
+        """KV usage of every engine core, 0..1, by engine index; empty while unknown. `backlog` is None while no
+        engine is up.
 
         The scheduler reports only when it steps, so after a mass abort its last word stays high for ever; with no
         unfinished request left no block is in use.
         """
         if backlog is None:
-            return None
+            return []
         if self._is_idle(backlog):
-            return 0.0
-        return max((gauges.kv_usage for gauges in self._gauges.values()), default=None)
+            return [0.0] * max(1, len(self._gauges))
+        return [self._gauges[index].kv_usage for index in sorted(self._gauges)]
 
     def queue(self, backlog: Backlog | None) -> Queue:
-        """`backlog` as for `kv_usage`."""
+        """`backlog` as for `kv_usage_by_engine`."""
         self.advance()
+        self._watch(backlog)
         if backlog is None:
             return Queue(window_s=RATE_WINDOW_S, preemptions_total=self._total("preemptions"))
-        if self._is_idle(backlog):
-            running = waiting = deferred = 0
-        elif not self._gauges:
-            running, waiting, deferred = 0, backlog.unfinished, 0
-        else:
-            running = sum(g.running for g in self._gauges.values())
-            waiting = sum(g.waiting for g in self._gauges.values())
-            deferred = sum(g.deferred for g in self._gauges.values())
+        running, waiting, deferred = self._requests(backlog)
         reason = self._stalled_reason(backlog, running, waiting + deferred)
+        # Waiting requests are the youngest of those without a first token; the older ones are being prefilled.
+        waits = backlog.first_token_waits_s[::-1][: waiting + deferred]
         return Queue(
             running=running,
             waiting=waiting + deferred,
             waiting_by_reason={"capacity": waiting, "deferred": deferred},
-            oldest_wait_s=backlog.oldest_wait_s,
+            oldest_wait_s=waits[-1] if waits else None,
             preemptions_per_s=self._rate("preemptions"),
             preemptions_total=self._total("preemptions"),
             window_s=RATE_WINDOW_S,
@@ -309,21 +311,50 @@ class TelemetryStore:
 
     def _is_idle(self, backlog: Backlog) -> bool:
         """No request left and no step for a second: the scheduler's gauges, if any, are history."""
-        age = self.last_step_age_s
-        return backlog.unfinished == 0 and (age is None or age > 1.0)
+        return backlog.unfinished == 0 and self._silent_s() > _FRESH_S
+
+    def _silent_s(self) -> float:
+        return math.inf if self._last_step is None else self._clock() - self._last_step
+
+    def _requests(self, backlog: Backlog) -> tuple[int, int, int]:
+        """`(running, waiting, deferred)`: the scheduler's word while it is fresh, corrected by what the front end
+        knows once the scheduler has been silent for a second."""
+        if self._is_idle(backlog):
+            return 0, 0, 0
+        running = sum(g.running for g in self._gauges.values())
+        waiting = sum(g.waiting for g in self._gauges.values())
+        deferred = sum(g.deferred for g in self._gauges.values())
+        if self._silent_s() > _FRESH_S:
+            running = min(running, backlog.unfinished)
+            deferred = min(deferred, backlog.unfinished - running)
+            waiting = backlog.unfinished - running - deferred
+        return running, waiting, deferred
+
+    def _watch(self, backlog: Backlog | None) -> None:
+        """Remember since when there has been work: silence and missing tokens only count from then on."""
+        if backlog is None or backlog.unfinished == 0:
+            self._unfinished_since = self._nothing_runs_since = None
+            if backlog is not None and self._is_idle(backlog):
+                # Frozen gauges of requests that are gone must not come back with the next request.
+                for gauges in self._gauges.values():
+                    gauges.running = gauges.waiting = gauges.deferred = 0
+                    gauges.kv_usage = 0.0
+        elif self._unfinished_since is None:
+            self._unfinished_since = self._clock()
 
     def _stalled_reason(self, backlog: Backlog, running: int, waiting: int) -> str | None:
         now = self._clock()
-        if waiting and not running:
-            self._waiting_idle_since = self._waiting_idle_since or now
-        else:
-            self._waiting_idle_since = None
-        if not backlog.unfinished or self._last_step is None:
+        since = self._unfinished_since
+        if since is None:
             return None
-        if self._waiting_idle_since is not None:
-            return "stuck" if now - self._waiting_idle_since >= STUCK_AFTER_S else None
-        silent_for = now - self._last_step
-        without_token_for = now - (self._last_token if self._last_token is not None else self._last_step)
-        if running and (silent_for >= HUNG_AFTER_S or without_token_for >= HUNG_WITHOUT_TOKENS_S):
+        silent_for = now - max(since, self._last_step or 0.0)
+        without_token_for = now - max(since, self._last_token or 0.0)
+        if running or not waiting:
+            self._nothing_runs_since = None
+        elif self._nothing_runs_since is None:
+            self._nothing_runs_since = now
+        if silent_for >= HUNG_AFTER_S:
             return "hung"
-        return None
+        if self._nothing_runs_since is not None:
+            return "stuck" if now - self._nothing_runs_since >= STUCK_AFTER_S else None
+        return "hung" if without_token_for >= HUNG_WITHOUT_TOKENS_S else None

@@ -50,6 +50,10 @@ class ScriptedHost:
     """Sent in place of hello."""
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """Every call that arrived: (method, params)."""
+    is_ending: bool = True
+    """After `host.stop` it ends as a host does: connections first, then the socket. False: it stays."""
+    before_unlinking: asyncio.Event | None = None
+    """Waited for between the two."""
     connections: int = 0
     streamed: int = 0
     """Snapshots sent to subscribers."""
@@ -114,8 +118,19 @@ class ScriptedHost:
                 return
             if request.method in self.silent:
                 continue
-            writer.write(self._answer(request, writer))
+            answer = self._answer(request, writer)
+            writer.write(answer)
             await writer.drain()
+            if request.method == "host.stop" and b'"result"' in answer and self.is_ending:
+                self._tasks.add(asyncio.create_task(self._end()))
+
+    async def _end(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.drop_all()
+        if self.before_unlinking is not None:
+            await self.before_unlinking.wait()
+        self.path.unlink()
 
     def _answer(self, request: Request, writer: asyncio.StreamWriter) -> bytes:
         method = METHODS.get(request.method)

@@ -14,6 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from console.client import connected
+from console.commands.change import until_ended
 from engine_host.protocol.envelope import ErrorCode, RpcError
 from engine_host.protocol.errors import (
     EXIT_DONE,
@@ -22,6 +24,7 @@ from engine_host.protocol.errors import (
     EXIT_REFUSED,
     EXIT_TIMED_OUT,
     EXIT_UNREACHABLE,
+    OperatorError,
 )
 from engine_host.protocol.events import Event
 from engine_host.protocol.methods import Role
@@ -192,6 +195,36 @@ async def test_an_agreed_action_is_sent_once_with_its_reason_and_a_key(host, com
     assert params["reason"] == "maintenance"
     assert params["drain_timeout_s"] == 30
     assert len(params["idempotency_key"]) >= 16
+
+
+async def test_stop_returns_when_the_socket_of_the_host_is_gone(host, until):
+    host.before_unlinking = asyncio.Event()
+    process = await start("stop", "--yes", "--json", "-t", str(host.path))
+    await until(lambda: "host.stop" in host.methods_asked())
+    reading = asyncio.create_task(process.communicate())
+    _, pending = await asyncio.wait({reading}, timeout=0.5)
+    assert pending, "it returned while the host still held its socket"
+    host.before_unlinking.set()
+    out, err = await asyncio.wait_for(reading, 30)
+    assert (process.returncode, err) == (EXIT_DONE, b"")
+    assert json.loads(out)["text"] == "host.stop is done"
+    assert not host.path.exists()
+
+
+async def test_a_host_that_does_not_end_is_told_at_the_deadline(host):
+    host.is_ending = False
+    async with connected(host.path) as client:
+        with pytest.raises(OperatorError, match="has not ended within") as raised:
+            await until_ended(client, host.path, (1, 1), 0.1)
+    assert raised.value.exit_code == EXIT_TIMED_OUT
+    assert str(host.path) in raised.value.remedy
+
+
+async def test_the_socket_of_the_next_host_is_not_waited_for(host):
+    async with connected(host.path) as client:
+        host.drop_all()
+        await until_ended(client, host.path, (1, 1), 10)
+    assert host.path.exists()
 
 
 async def test_two_actions_never_share_their_key(host):

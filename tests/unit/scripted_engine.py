@@ -10,6 +10,7 @@ from typing import Any
 from engine_host.engine.port import (
     AsgiApp,
     Backlog,
+    Death,
     EngineFacts,
     EngineStartError,
     Receive,
@@ -39,6 +40,7 @@ class ScriptedEngine:
     start_error: str | None = None
     start_hangs: bool = False
     is_dead: bool = False
+    by_signal: bool = False
     unfinished: int = 0
     stopped_with: list[float] = field(default_factory=list)
     sink: StepSink | None = None
@@ -61,11 +63,15 @@ class ScriptedEngine:
         return FACTS
 
     @property
-    def death(self) -> str | None:
-        return "the engine core (pid 1234) was killed by SIGKILL" if self.is_dead else None
+    def death(self) -> Death | None:
+        return (
+            Death("the engine core (pid 1234) was killed by SIGKILL", by_signal=self.by_signal)
+            if self.is_dead
+            else None
+        )
 
     def backlog(self) -> Backlog:
-        return Backlog(self.unfinished, None)
+        return Backlog(self.unfinished)
 
     async def stop(self, timeout_s: float) -> None:
         self.stopped_with.append(timeout_s)

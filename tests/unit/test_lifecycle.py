@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from engine_host.engine import lifecycle as room
-from engine_host.engine.lifecycle import CRASH_LIMIT, Lifecycle
+from engine_host.engine.crash_policy import CRASH_LIMIT, CrashPolicy
+from engine_host.engine.lifecycle import Lifecycle
 from engine_host.engine.port import EngineStartError
 from engine_host.gateway.entry import Entry
 from engine_host.protocol.errors import EXIT_FAILED, EXIT_REFUSED, OperatorError
@@ -39,7 +40,7 @@ class World:
         self.log = QuietLog()
         self.entry = Entry()
         self.lifecycle = Lifecycle(
-            self.make, self.entry, lambda step: None, self.log, self.on_event, backoff_s=(0.01, 0.01, 0.01)
+            self.make, self.entry, lambda step: None, self.log, self.on_event, crashes=CrashPolicy((0.01, 0.01))
         )
 
     def make(self) -> ScriptedEngine:
@@ -206,6 +207,75 @@ async def test_a_restart_during_a_start_is_refused() -> None:
     assert caught.value.exit_code == EXIT_REFUSED
     await world.lifecycle.stop(0.0)
     await run
+
+
+async def in_drain(world: World, command: str, drain_s: float) -> tuple[Any, Any, asyncio.Event, Any]:
+    """A world whose `command` drains: its run, the command, the release of the request in flight, the request."""
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until_state(State.SERVING)
+    release = asyncio.Event()
+    request = asyncio.create_task(hold_request(world.entry, release))
+    await world.until(lambda: world.entry.inflight == 1)
+    first = asyncio.create_task(getattr(world.lifecycle, command)(drain_s))
+    await world.until_state(State.DRAINING)
+    return run, first, release, request
+
+
+async def test_a_stop_supersedes_a_restart_that_drains_and_starts_nothing_more() -> None:
+    world = World()
+    run, restart, release, request = await in_drain(world, "restart", 3600.0)
+    async with asyncio.timeout(5):
+        assert await world.lifecycle.stop(0.0) == "host stopped"
+        await run
+    with pytest.raises(OperatorError, match="stops the host") as caught:
+        await restart
+    assert caught.value.exit_code == EXIT_REFUSED
+    assert len(world.made) == 1
+    release.set()
+    await request
+
+
+async def test_the_nearer_deadline_of_two_stops_counts_and_both_are_answered() -> None:
+    world = World()
+    run, first, release, request = await in_drain(world, "stop", 3600.0)
+    async with asyncio.timeout(5):
+        assert await world.lifecycle.stop(0.0) == "host stopped"
+        assert await first == "host stopped"
+        await run
+    release.set()
+    await request
+
+
+async def test_a_restart_during_a_stop_is_refused_not_called_done() -> None:
+    world = World()
+    run, stop, release, request = await in_drain(world, "stop", 60.0)
+    with pytest.raises(OperatorError, match="already drains for a stop") as caught:
+        await world.lifecycle.restart(0.0)
+    assert caught.value.exit_code == EXIT_REFUSED
+    release.set()
+    await asyncio.gather(stop, run, request)
+
+
+async def test_a_kill_by_signal_is_the_reason_whatever_the_log_holds() -> None:
+    first = ScriptedEngine(by_signal=True)
+    world = World(first)
+    world.log.reason = "ValueError: prompt is longer than the context"
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until_state(State.SERVING)
+    first.is_dead = True
+    await world.until(lambda: len(world.made) == 2 and world.lifecycle.state is State.SERVING)
+    assert world.lifecycle.failure is not None and "SIGKILL" in world.lifecycle.failure.reason
+    await world.lifecycle.stop(0.0)
+    await run
+
+
+async def test_a_failed_first_start_is_told_on_the_socket_before_the_host_ends() -> None:
+    world = World(ScriptedEngine(start_error="x" * 5000))
+    with pytest.raises(EngineStartError):
+        await world.lifecycle.run()
+    assert world.lifecycle.state is State.DEAD
+    assert world.lifecycle.failure is not None and len(world.lifecycle.failure.reason) <= 400
+    assert world.events[-1][0] == "state.dead"
 
 
 async def test_every_transition_raises_the_state_version() -> None:

@@ -30,8 +30,13 @@ def leave(number, frame):
     sys.exit(7)
 
 
+def leave_the_child(number, frame):
+    os._exit(9)
+
+
 signal.signal(signal.SIGTERM, leave)
 signal.signal(signal.SIGINT, leave)
+signal.signal(signal.SIGUSR1, leave_the_child)
 time.sleep(600)
 """
 
@@ -79,3 +84,22 @@ def test_a_host_whose_supervisor_is_killed_ends_too(tmp_path: Path) -> None:
     supervisor.kill()
     supervisor.wait(15)
     until(lambda: gone(family))
+
+
+def test_a_host_that_ends_without_clearing_up_leaves_nothing_either(tmp_path: Path) -> None:
+    supervisor, family = started(tmp_path)
+    family[0].send_signal(signal.SIGUSR1)
+    assert supervisor.wait(15) == 9
+    assert gone(family)
+
+
+def test_a_hang_up_that_nohup_ignores_is_ignored(tmp_path: Path) -> None:
+    note = tmp_path / "pids"
+    command = ["nohup", sys.executable, "-c", HOST, str(note)]
+    supervisor = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0)
+    text = until(lambda: note.exists() and note.read_text().endswith("\n") and note.read_text())
+    host = psutil.Process(int(text.split()[0]))
+    supervisor.send_signal(signal.SIGHUP)
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(15) == 7
+    until(lambda: gone([host]))

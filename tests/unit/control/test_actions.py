@@ -164,6 +164,39 @@ async def test_an_outcome_that_cannot_be_audited_is_an_event_and_still_told(
     ]
 
 
+@pytest.mark.parametrize("phase", ["intent", "outcome"])
+async def test_a_mistake_in_writing_the_audit_log_is_told_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    audit = bench.server._audit
+    write = audit.write
+
+    async def mistaken(record: dict[str, object]) -> None:
+        if record["phase"] == phase:
+            raise TypeError("this cannot be encoded")
+        await write(record)
+
+    monkeypatch.setattr(audit, "write", mistaken)
+    client = await bench.connect()
+    reply = await client.call("engine.restart", change("k"))
+    if phase == "intent":
+        assert reply["error"]["code"] == ErrorCode.AUDIT
+        assert bench.host.calls == []
+    else:
+        assert reply["result"]["text"] == "restart done"
+        assert bench.host.events.after(0, 10).events[0].kind == "audit.unwritable"
+
+
+async def test_an_action_always_has_an_outcome(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no event can be told")
+
+    monkeypatch.setattr(bench.server.actions, "_announce", broken)
+    client = await bench.connect()
+    assert (await client.call("engine.restart", change("k")))["error"]["code"] == ErrorCode.INTERNAL
+    assert "result" in await client.call("status")
+
+
 async def test_an_action_outlives_the_session_that_asked_for_it(bench: Bench) -> None:
     client = await bench.connect()
     bench.host.may_finish.clear()

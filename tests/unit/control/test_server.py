@@ -97,11 +97,68 @@ async def test_a_reader_that_never_reads_is_closed_after_a_while(bench: Bench, m
     with raw_connection(bench):
         await until(lambda: bench.server.session_count == 1, "the session to be there")
         await until(lambda: bench.server.session_count == 0, "the session to be closed")
+    # Long enough that a busy machine does not make a slow reader of the one that reads.
+    monkeypatch.setattr(outlet, "UNREAD_TIMEOUT_S", 0.6)
     attentive = await bench.connect()
     await attentive.call("telemetry.subscribe", {"interval_s": 0.1})
-    for _ in range(5):
+    for _ in range(10):
         await attentive.notified("telemetry")
     assert bench.server.session_count == 1
+
+
+async def a_session_being_closed_costs_the_others_nothing(directory: Path) -> None:
+    """A subscriber is closed for what it sent, and still has an action under way, when the next events come."""
+    failures: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    async with running_server(directory) as bench:
+        faulty, watcher = await bench.connect(), await bench.connect(Role.VIEWER, uid=5)
+        for client in (faulty, watcher):
+            await client.call("events.subscribe")
+        bench.host.may_finish.clear()
+        faulty.send("engine.restart", change("k"))
+        await until(lambda: bench.host.calls, "the action to begin")
+        faulty.send_raw(b"x" * (1 << 20) + b"xx")
+        assert (await faulty.reply(None))["error"]["code"] == ErrorCode.FRAME_TOO_LARGE
+        for text in ("one", "two"):
+            bench.host.events.append("test", text)
+            assert (await watcher.notified("event"))["text"] == text
+        bench.host.may_finish.set()
+        assert (await watcher.notified("event"))["kind"] == "action.engine.restart"
+        assert await faulty.is_closed_by_host()
+    assert failures == []
+
+
+async def test_a_session_being_closed_costs_the_others_nothing(short_dir: Path) -> None:
+    await a_session_being_closed_costs_the_others_nothing(short_dir)
+
+
+async def test_nor_does_it_under_uvloop(short_dir: Path) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    await asyncio.to_thread(uvloop.run, a_session_being_closed_costs_the_others_nothing(short_dir))
+
+
+async def test_a_session_that_fails_is_closed_and_the_others_served(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "SWEEP_S", 0.02)
+    failing, watcher = await bench.connect(), await bench.connect()
+    for client in (failing, watcher):
+        await client.call("events.subscribe")
+    first, _ = bench.server._sessions
+
+    def broken() -> None:
+        raise RuntimeError("this session cannot be served")
+
+    monkeypatch.setattr(first, "pump_events", broken)
+    for text in ("one", "two"):
+        bench.host.events.append("test", text)
+        assert (await watcher.notified("event"))["text"] == text
+    assert await failing.is_closed_by_host()
+    (second,) = bench.server._sessions
+    monkeypatch.setattr(second, "close_if_abandoned", lambda now: broken())
+    assert await watcher.is_closed_by_host()
+    assert "result" in await (await bench.connect()).call("status")
+    assert not any(task.done() for task in bench.server._tasks)
 
 
 async def test_closing_does_not_wait_for_a_reader_that_does_not_read(bench: Bench) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from engine_host.control.runtime_directory import prepare_directory
 from engine_host.control.socket_file import SocketFile
+from engine_host.private_directory import prepare_directory
 from engine_host.protocol.errors import OperatorError
 
 HOLDER = """

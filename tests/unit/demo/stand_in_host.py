@@ -1,7 +1,8 @@
 """A scripted engine host for the demo's tests: control socket, API and signals, without an engine.
 
 `STAND_IN` names its behaviour: `serves`; `fails` (the engine does not start); `exits` (ends at once with an error);
-`stubborn` (drains until a second SIGTERM); `deaf` (ignores SIGTERM and leaves a child behind when killed).
+`stubborn` (drains until a second SIGTERM); `deaf` (ignores SIGTERM and leaves a child behind when killed);
+`deaf-apart` (the same in a session of its own below a parent, as `engine-host serve` runs).
 """
 
 import argparse
@@ -18,8 +19,10 @@ import msgspec
 
 from engine_host.protocol import envelope
 from engine_host.protocol.snapshot import Engine, Failure, Host, ProfileRef, Queue, Snapshot, State
+from engine_host.supervisor import become_host
 
 BEHAVIOUR = os.environ["STAND_IN"]
+IS_DEAF = BEHAVIOUR.startswith("deaf")
 ASKED_BEFORE_SERVING = 3
 """Status calls answered with `starting` first, so that the demo really waits."""
 
@@ -84,13 +87,13 @@ class StandIn:
     def terminate(self) -> None:
         self.sigterms += 1
         self.record("sigterms", self.sigterms)
-        if BEHAVIOUR != "deaf" and not (BEHAVIOUR == "stubborn" and self.sigterms == 1):
+        if not IS_DEAF and not (BEHAVIOUR == "stubborn" and self.sigterms == 1):
             self.over.set()
 
     async def run(self) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.terminate)
         self.record("pid", os.getpid())
-        if BEHAVIOUR == "deaf":
+        if IS_DEAF:
             child = await asyncio.create_subprocess_exec(sys.executable, "-c", "import signal; signal.pause()")
             self.record("child", child.pid)
         Path(self.options.socket).parent.mkdir(parents=True, exist_ok=True)
@@ -112,6 +115,8 @@ def main() -> None:
     if BEHAVIOUR == "exits":
         print("engine-host: profile is broken\n  mend it", file=sys.stderr)
         sys.exit(2)
+    if BEHAVIOUR == "deaf-apart" and (exit_code := become_host()) is not None:
+        sys.exit(exit_code)
     asyncio.run(StandIn(options).run())
 
 

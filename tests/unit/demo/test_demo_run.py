@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from engine_host import process_tree, supervisor
 from engine_host.demo import child, place, run
 from engine_host.demo.place import PROFILE, state_dir
 from engine_host.demo.run import Demo, Programs
@@ -111,6 +112,14 @@ async def test_without_a_terminal_one_status_is_printed_and_everything_stopped(
     assert not is_alive(recorded(port, "pid"))
 
 
+async def test_the_state_directory_is_private_even_where_it_was_not(port: int, behaves: Callable[[str], None]) -> None:
+    behaves("serves")
+    state_dir(port).mkdir(parents=True)
+    state_dir(port).chmod(0o755)
+    assert await demo(port, seconds=0.3).run() == 0
+    assert state_dir(port).stat().st_mode & 0o777 == 0o700
+
+
 async def test_quitting_the_console_stops_the_host(
     port: int, behaves: Callable[[str], None], console_quits_at: Callable[[Path], None]
 ) -> None:
@@ -140,10 +149,15 @@ async def test_a_host_that_drains_on_is_told_twice(
     assert not is_alive(recorded(port, "pid"))
 
 
+def test_the_host_gets_the_time_to_end_itself_by_force() -> None:
+    assert child.FORCED_S >= supervisor.FORCED_EXIT_S + process_tree.KILL_WAIT_S
+
+
+@pytest.mark.parametrize("behaviour", ["deaf", "deaf-apart"])
 async def test_a_host_that_hears_nothing_is_killed_with_its_children(
-    port: int, behaves: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    port: int, behaves: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, behaviour: str
 ) -> None:
-    behaves("deaf")
+    behaves(behaviour)
     monkeypatch.setattr(run, "DRAIN_MARGIN_S", 0.1)
     monkeypatch.setattr(child, "FORCED_S", 0.2)
     assert await demo(port, seconds=0.3).run() == 0

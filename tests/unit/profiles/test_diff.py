@@ -79,9 +79,10 @@ def test_a_change_of_the_listener_says_that_no_switch_carries_it() -> None:
 
 
 def test_the_keys_that_the_http_server_reads_are_those_of_the_listener() -> None:
-    from engine_host.gateway.http_server import _UVICORN_ARGUMENTS
+    from engine_host.gateway.server_settings import ServerSettings
 
-    assert set(_UVICORN_ARGUMENTS) <= LISTENER_KEYS
+    of_the_app = {"api_key", "allowed_origins", "allowed_methods", "allowed_headers", "middleware"}
+    assert set(ServerSettings.__struct_fields__) - of_the_app <= LISTENER_KEYS
 
 
 def test_a_secret_is_told_to_differ_and_not_shown() -> None:

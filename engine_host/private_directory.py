@@ -1,7 +1,7 @@
-"""The directory that holds the control socket: made for its owner alone, or checked to be no more open than that.
+"""A directory of the host's own: made for its owner alone, or checked to be no more open than that.
 
-Whoever can reach the socket as its owner can stop the host. Checked by lstat before anything is put there: a symbolic
-link would be someone else's choice of place.
+Whoever can reach the control socket as its owner can stop the host. Checked by lstat before anything is put there: a
+symbolic link would be someone else's choice of place.
 """
 
 from __future__ import annotations
@@ -15,8 +15,18 @@ from pathlib import Path
 from engine_host.protocol.errors import OperatorError
 
 
-def prepare_directory(directory: Path, gid: int | None = None, group: str | None = None) -> None:
-    """Make `directory` 0700 (0710 and of `group` when one is given), or check that it is no more open than that."""
+def prepare_directory(
+    directory: Path,
+    gid: int | None = None,
+    group: str | None = None,
+    *,
+    purpose: str = "runtime directory",
+    elsewhere: str = "set VLLM_CONSOLE_RUNTIME_DIR to a directory of yours",
+) -> None:
+    """Make `directory` 0700 (0710 and of `group` when one is given), or check that it is no more open than that.
+
+    Raises `OperatorError`, in which `purpose` is what the directory is and `elsewhere` how to choose another.
+    """
     try:
         directory.mkdir(mode=0o700, parents=True)
         made = True
@@ -24,36 +34,34 @@ def prepare_directory(directory: Path, gid: int | None = None, group: str | None
         made = False
     except OSError as error:
         raise OperatorError(
-            f"cannot make the runtime directory {directory}: {error.strerror}",
-            "set VLLM_CONSOLE_RUNTIME_DIR to a directory of yours",
+            f"cannot make the {purpose} {directory}: {error.strerror}",
+            elsewhere,
         ) from None
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise OperatorError(
-            f"the runtime directory {directory} is {kind_of(found.st_mode)}, expected a directory",
-            f"remove it (rm {directory}), or set VLLM_CONSOLE_RUNTIME_DIR",
+            f"the {purpose} {directory} is {kind_of(found.st_mode)}, expected a directory",
+            f"remove it (rm {directory}), or {elsewhere}",
         )
     if found.st_uid != os.geteuid():
         raise OperatorError(
-            f"the runtime directory {directory} belongs to {_user(found.st_uid)}, expected {_user(os.geteuid())}",
-            "set VLLM_CONSOLE_RUNTIME_DIR to a directory of yours",
+            f"the {purpose} {directory} belongs to {_user(found.st_uid)}, expected {_user(os.geteuid())}",
+            elsewhere,
         )
     if made and gid is not None:
         _open_to_group(directory, gid, group)
         return
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o700 != 0o700:
-        raise OperatorError(
-            f"the runtime directory {directory} has mode {mode:04o}, expected 0700", f"chmod 0700 {directory}"
-        )
+        raise OperatorError(f"the {purpose} {directory} has mode {mode:04o}, expected 0700", f"chmod 0700 {directory}")
     if gid is None and mode & 0o077:
         raise OperatorError(
-            f"the runtime directory {directory} has mode {mode:04o}, open to other users; expected 0700",
+            f"the {purpose} {directory} has mode {mode:04o}, open to other users; expected 0700",
             f"chmod 0700 {directory}",
         )
     if gid is not None and (mode & 0o067 or not mode & 0o010 or found.st_gid != gid):
         raise OperatorError(
-            f"the runtime directory {directory} has mode {mode:04o} and group {_group_name(found.st_gid)}; "
+            f"the {purpose} {directory} has mode {mode:04o} and group {_group_name(found.st_gid)}; "
             f"expected 0710 and {group}",
             f"chgrp {group} {directory} && chmod 0710 {directory}",
         )

@@ -1,0 +1,45 @@
+"""Ending processes for good: kill, then wait until they are really gone.
+
+Killing is not enough: a process in the middle of a large unmap keeps its memory for a second or two, and a device that
+still looks full makes the next engine's start fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+
+import psutil
+
+KILL_WAIT_S = 5.0
+"""What killed processes get to disappear."""
+
+
+def kill(processes: Iterable[psutil.Process]) -> int:
+    """Kill and wait; returns how many of them were alive."""
+    alive = [process for process in processes if is_alive(process)]
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=KILL_WAIT_S)
+    return len(alive)
+
+
+def in_session(leader: int) -> list[psutil.Process]:
+    """The processes of the session that `leader` founded, whether or not it still lives."""
+    return [process for process in psutil.process_iter() if _session_of(process.pid) == leader]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None

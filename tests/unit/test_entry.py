@@ -1,0 +1,121 @@
+"""The ASGI entry: who answers, in which state, and what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from engine_host.engine.port import Receive, Scope, Send
+from engine_host.gateway.entry import Entry
+from engine_host.gateway.unavailable import Unavailable
+
+POST = {"type": "http", "method": "POST"}
+GET = {"type": "http", "method": "GET"}
+WEBSOCKET = {"type": "websocket"}
+
+
+class Server:
+    """What a server gives an application, and what it got from it."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.received = 0
+
+    async def receive(self) -> dict[str, Any]:
+        self.received += 1
+        return {"type": "websocket.connect"}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+
+async def ask(entry: Entry, scope: dict[str, Any]) -> list[dict[str, Any]]:
+    server = Server()
+    await entry(scope, server.receive, server.send)
+    return server.sent
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "answered"})
+
+
+async def test_an_attached_app_answers_and_a_detached_one_no_longer() -> None:
+    entry = Entry()
+    entry.attach(app)
+    assert await ask(entry, POST) == [{"type": "answered"}]
+    entry.detach(Unavailable("dead", "The engine died.", 4.6))
+    for scope in (POST, GET):
+        start, body = await ask(entry, scope)
+        assert start["status"] == 503
+        assert dict(start["headers"])[b"retry-after"] == b"5"
+        told = json.loads(body["body"])
+        assert (told["state"], told["error"]["message"]) == ("dead", "The engine died.")
+    assert (entry.admitted_total, entry.refused_total, entry.refused_by_reason) == (1, 2, {"dead": 2})
+
+
+async def test_where_no_honest_guess_exists_no_time_to_retry_is_given() -> None:
+    entry = Entry()
+    start, _ = await ask(entry, POST)
+    assert b"retry-after" not in dict(start["headers"])
+
+
+async def test_a_refusal_lets_reads_through_and_ends_with_the_next_engine() -> None:
+    entry = Entry()
+    entry.attach(app)
+    entry.refuse(Unavailable("draining", "The engine is being stopped."))
+    assert await ask(entry, GET) == [{"type": "answered"}]
+    assert (await ask(entry, POST))[0]["status"] == 503
+    entry.attach(app)
+    assert await ask(entry, POST) == [{"type": "answered"}]
+
+
+@pytest.mark.parametrize("is_draining", [True, False])
+async def test_a_websocket_is_turned_away_with_the_reason(is_draining: bool) -> None:
+    entry, server = Entry(), Server()
+    why = Unavailable("draining", "The engine is being stopped.")
+    if is_draining:
+        entry.attach(app)
+        entry.refuse(why)
+    else:
+        entry.detach(why)
+    await entry(WEBSOCKET, server.receive, server.send)
+    assert server.sent == [{"type": "websocket.close", "code": 1013, "reason": "The engine is being stopped."}]
+    assert server.received == 1  # the connect has to be taken before it can be answered
+    assert entry.refused_total == 1
+
+
+async def test_a_request_in_flight_outlives_the_detachment_of_its_app_and_is_waited_for() -> None:
+    entry, may_end = Entry(), asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await may_end.wait()
+        await send({"type": "answered late"})
+
+    entry.attach(slow)
+    asking = asyncio.create_task(ask(entry, POST))
+    await asyncio.sleep(0)
+    assert entry.inflight == 1
+    entry.detach(Unavailable("dead", "The engine died."))
+    idle = asyncio.create_task(entry.wait_idle())
+    await asyncio.sleep(0)
+    assert not idle.done()
+    may_end.set()
+    assert await asking == [{"type": "answered late"}]
+    await asyncio.wait_for(idle, 5)
+    assert entry.inflight == 0
+
+
+async def test_a_request_that_fails_is_no_longer_in_flight() -> None:
+    entry = Entry()
+
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        raise RuntimeError
+
+    entry.attach(broken)
+    with pytest.raises(RuntimeError):
+        await ask(entry, POST)
+    await asyncio.wait_for(entry.wait_idle(), 5)
+    assert entry.inflight == 0

@@ -1,0 +1,84 @@
+"""`engine-host` as an operator types it, as far as that needs no engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine_host import cli
+from engine_host.engine import vllm_engine
+from engine_host.protocol.errors import EXIT_FAILED, EXIT_INVALID
+from engine_host.state_dir import claimed_state_dir
+
+PROFILE = 'schema = 1\n[engine]\nmodel = "org/name"\n[server]\n'
+
+
+def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "VLLM_CONSOLE_RUNTIME_DIR": str(directory / "run"), "XDG_STATE_HOME": str(directory)}
+    command = [sys.executable, "-m", "engine_host.cli", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ('port = "abc"', "server.port"),
+        ("port = 70000", "server.port"),
+        ("host = 5", "server.host"),
+        ('ssl_certfile = "/no/such.pem"', "server.ssl_certfile"),
+        ('uvicorn_log_level = "loud"', "server.uvicorn_log_level"),
+        ('uds = "/run/api.sock"', "server.uds"),
+    ],
+)
+def test_a_mistake_in_server_is_told_before_anything_is_started(tmp_path: Path, line: str, key: str) -> None:
+    (tmp_path / "p.toml").write_text(PROFILE + line + "\n")
+    served = run(tmp_path, "serve", str(tmp_path / "p.toml"))
+    assert served.returncode == EXIT_INVALID
+    assert served.stderr.startswith(f"engine-host: {key}")
+    assert "\n  " in served.stderr
+    assert "Traceback" not in served.stderr
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "vllm-console").exists()
+
+
+def test_two_hosts_do_not_share_a_state_directory(tmp_path: Path) -> None:
+    if vllm_engine.installed_version() is None:
+        pytest.skip("without vLLM nothing is served at all")
+    (tmp_path / "p.toml").write_text(PROFILE)
+    with claimed_state_dir(tmp_path / "state", 8000, "profile other, port 8000"):
+        served = run(tmp_path, "serve", str(tmp_path / "p.toml"), "--state-dir", str(tmp_path / "state"))
+    assert served.returncode == EXIT_INVALID
+    assert f"in use by process {os.getpid()} running profile other, port 8000" in served.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_check_finds_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.toml").write_text(PROFILE + "port = 70000\n")
+    assert cli.main(["check", str(tmp_path / "p.toml"), "--json"]) == EXIT_INVALID
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] is False
+    assert told["error"].startswith("server.port = 70000")
+    assert told["remedy"]
+
+
+@pytest.mark.parametrize("error", [ImportError("libcudart.so.13: cannot open\nshared object file"), SystemExit(1)])
+def test_a_vllm_that_cannot_be_imported_is_told_by_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def broken() -> None:
+        raise error
+
+    monkeypatch.setattr(vllm_engine, "installed_version", lambda: "0.33.0")
+    monkeypatch.setattr(vllm_engine, "argument_names", broken)
+    (tmp_path / "p.toml").write_text(PROFILE)
+    assert cli.main(["check", str(tmp_path / "p.toml")]) == EXIT_FAILED
+    said = capsys.readouterr().err
+    assert said.startswith(f"engine-host: vLLM 0.33.0 is installed and cannot be imported: {type(error).__name__}")
+    assert "import vllm" in said
+    assert cli.main(["check", str(tmp_path / "p.toml"), "--json"]) == EXIT_FAILED
+    assert json.loads(capsys.readouterr().out)["ok"] is False
