@@ -12,13 +12,9 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from engine_host import __version__
 from engine_host.protocol.errors import EXIT_DONE, EXIT_INVALID, OperatorError
-
-if TYPE_CHECKING:
-    pass
 
 _EXAMPLES = """examples:
   engine-host serve profiles/demo.toml

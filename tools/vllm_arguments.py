@@ -64,6 +64,8 @@ def described() -> str:
 
 def _described(action: argparse.Action, table: str | None) -> dict[str, Any]:
     kind, is_optional = _kind_of_parser(action.type)
+    if kind == "text" and isinstance(action.default, int) and not isinstance(action.default, bool):
+        kind = "int"  # an enumeration of numbers: optimization_level
     match type(action).__name__, action.nargs:
         case (("BooleanOptionalAction" | "_StoreTrueAction"), _):
             kind, takes = "flag", "none"

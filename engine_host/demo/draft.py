@@ -22,7 +22,8 @@ Array = npt.NDArray[Any]
 BITS = 4
 BLOCK = 64
 """The model comes with 4 bits and a scale and a minimum for each 32 weights. The same bits for 64 weights lose enough
-that the draft's first choice is the model's in 79 % of the positions of greedy answers; 3 bits for 32 in 49 %."""
+that the draft's first choice is the model's in 79 % of the positions of greedy answers, and 73 % of drafts of four are
+accepted under the demo's load; with 3 bits for 32 weights the first choices agree in 49 %."""
 
 WEIGHTS = "model.safetensors"
 

@@ -84,7 +84,7 @@ def one_form(table: Mapping[str, Any]) -> dict[str, Any]:
     formed = {}
     for name, value in table.items():
         argument = known.by_name.get(name)
-        formed[name] = copied(value) if argument is None or name == "model" else _formed(value, argument)
+        formed[name] = copied(value) if argument is None else _formed(value, argument)
         if isinstance(formed[name], dict) and (kinds := known.nested.get(name)):
             inner = formed[name]
             formed[name] = {key: _scalar(item, kinds[key]) if key in kinds else item for key, item in inner.items()}
@@ -135,7 +135,5 @@ def _scalar(value: Any, kind: Kind) -> Any:
             return value if number is None else number
         case "float", int() if not isinstance(value, bool):
             return float(value)
-        case "text", int() | float() if not isinstance(value, bool):
-            return str(value)
         case _:
             return copied(value)

@@ -36,7 +36,6 @@ served_model_name = ["a", "b c"]
 cudagraph_capture_sizes = [1, 2]
 kv_cache_dtype_skip_layers = ["0", "1"]
 hf_overrides = {a = {b = 1}}
-optimization_level = "1"
 quantization = "awq"
 [engine.speculative_config]
 method = "ngram"
