@@ -51,6 +51,7 @@ TIERS: dict[Tier, str] = {
 _OUTCOMES: dict[Outcome, tuple[str, Tone]] = {
     Outcome.SWITCHED: ("● SWITCHED", Tone.GOOD),
     Outcome.UNCHANGED: ("● UNCHANGED", Tone.GOOD),
+    Outcome.REFUSED: ("▲ REFUSED", Tone.WARN),
     Outcome.ROLLED_BACK: ("▲ ROLLED BACK", Tone.WARN),
     Outcome.CANCELLED: ("▲ CANCELLED", Tone.WARN),
     Outcome.FAILED: (" × FAILED ", Tone.BAD),

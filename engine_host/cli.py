@@ -23,6 +23,10 @@ _EXAMPLES = """examples:
 """
 
 
+_PROFILES_DIR = Path("profiles")
+"""Where a bare profile name is looked up."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
@@ -62,9 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _profile_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("profile", metavar="PROFILE", help="a profile file, or a name in the profiles directory")
-    parser.add_argument(
-        "--profiles-dir", type=Path, default=Path("profiles"), help="where names are looked up (default: ./profiles)"
-    )
+    parser.add_argument("--profiles-dir", type=Path, help="where names are looked up (default: ./profiles)")
 
 
 def _port(text: str) -> int:
@@ -86,7 +88,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from engine_host.protocol.sockets import default_socket
     from engine_host.state_dir import claimed_state_dir
 
-    profile = load_profile(find_profile(arguments.profile, arguments.profiles_dir))
+    profile = load_profile(find_profile(arguments.profile, arguments.profiles_dir or _PROFILES_DIR))
     check_files(profile)
     server = read_server_settings(profile.server)
     require_vllm()
@@ -102,7 +104,7 @@ def _serve(arguments: argparse.Namespace) -> int:
                 socket_path=(arguments.socket or default_socket(port)).absolute(),
                 state_dir=state_dir,
                 socket_group=arguments.socket_group,
-                profiles_dir=arguments.profiles_dir,
+                profiles_dir=(arguments.profiles_dir or profile.path.parent).absolute(),
             )
         )
 
@@ -114,7 +116,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from engine_host.profiles import find_profile, load_profile
 
     try:
-        profile = load_profile(find_profile(arguments.profile, arguments.profiles_dir))
+        profile = load_profile(find_profile(arguments.profile, arguments.profiles_dir or _PROFILES_DIR))
     except OperatorError as error:
         if not arguments.json:
             raise

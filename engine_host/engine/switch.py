@@ -164,9 +164,9 @@ class Switch:
             raise
 
     async def _carry_out(self, plan: SwitchPlan, before: Profile, engine: Engine | None) -> SwitchResult:
-        if plan.tier is Tier.NONE and engine is not None:
+        if plan.tier is Tier.NONE and not plan.changes and before.name == self.order.profile.name:
             return self._result(Outcome.UNCHANGED, f"{before.name} runs already and nothing differs", before)
-        if plan.tier is Tier.LIVE and engine is not None:
+        if plan.tier in (Tier.NONE, Tier.LIVE) and engine is not None:
             with self.timeline.phase(PhaseName.RELEASE):
                 text = f"switched {before.name} -> {self.order.profile.name}, nobody noticed"
                 self.deck.install(engine, self.order.profile, text, self.order.who)
