@@ -211,8 +211,8 @@ def stretch(begins: float, ends: float, whole: float, width: int) -> str:
     room = bar_width(width)
     if not (math.isfinite(begins) and math.isfinite(ends) and whole > 0):
         return unknown(width)
-    first = min(room - 1, max(0, int(begins / whole * room)))
-    last = min(room, max(first + 1, math.ceil(ends / whole * room - 0.25)))
+    first = min(room - 1, max(0, int(max(0.0, min(1.0, begins / whole)) * room)))
+    last = min(room, max(first + 1, math.ceil(max(0.0, min(1.0, ends / whole)) * room - 0.25)))
     return "░" * first + "█" * (last - first) + "░" * (room - last)
 
 

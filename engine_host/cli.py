@@ -110,13 +110,16 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    """Everything that can be known without starting: what `switch` checks before it touches anything."""
+    """Everything that can be known without starting: what `switch` checks before it touches anything, and what the HTTP
+    server will load."""
+    from engine_host.gateway.server_settings import read_server_settings
     from engine_host.preflight.preflight import run_preflight
     from engine_host.preflight.report import as_json, as_text
     from engine_host.profiles import find_profile, load_profile
 
     try:
         profile = load_profile(find_profile(arguments.profile, arguments.profiles_dir or _PROFILES_DIR))
+        read_server_settings(profile.server)
     except OperatorError as error:
         if not arguments.json:
             raise
