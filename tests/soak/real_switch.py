@@ -1,6 +1,9 @@
 """The hot switch on real vLLM under load: no request fails, carried answers are the same, failures roll back.
 
-One host lives through all tests of this module, in the order of the file.
+One host lives through all tests of this module, in the order of the file. Not part of `make test`, since it takes about
+a quarter of an hour on two cores:
+
+    python -m pytest -p tests.e2e.conftest tests/soak/real_switch.py
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ import httpx
 import psutil
 import pytest
 
-from .client import Seen, ask, ask_all, mixed
-from .conftest import HERE
-from .real_host import RealHost, until
+from tests.e2e.client import Seen, ask, ask_all, mixed
+from tests.e2e.conftest import HERE
+from tests.e2e.real_host import RealHost, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -155,7 +158,6 @@ async def test_a_switch_that_fails_rolls_back_and_loses_nothing(
 
 
 def test_many_switches_leave_nothing_behind(host: RealHost) -> None:
-    """A few here; `tests/soak/switches.py` does as many as are asked for."""
     process = psutil.Process(host.status()["host"]["pid"])
 
     def figures() -> tuple[int, int, int, int]:
