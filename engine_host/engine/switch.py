@@ -119,6 +119,8 @@ class Switch:
     since: float = field(default_factory=time.time)
     cancel: asyncio.Event = field(default_factory=asyncio.Event)
     can_cancel: bool = True
+    before: Profile = field(init=False)
+    """What ran when it began."""
     _old: Engine | None = None
     _carried: list[Any] = field(default_factory=list)
     _counts: dict[str, int] = field(default_factory=lambda: {"carried": 0, "drained": 0, "replayed": 0})
@@ -129,7 +131,7 @@ class Switch:
     def progress(self) -> SwitchProgress:
         expected = self.times.expected(self.order.profile.digest, self.tier)
         return SwitchProgress(
-            from_profile=self.deck.profile.name,
+            from_profile=self.before.name,
             to_profile=self.order.profile.name,
             tier=self.tier,
             who=self.order.who,
@@ -140,9 +142,12 @@ class Switch:
             can_cancel=self.can_cancel,
         )
 
+    def __post_init__(self) -> None:
+        self.before = self.deck.profile
+
     async def run(self) -> SwitchResult:
         """Raises `Interrupted` when the host is to stop, and `OperatorError` for a tier that cannot be forced."""
-        before = self.deck.profile
+        before = self.before
         try:
             with self.timeline.phase(PhaseName.PREFLIGHT):
                 report = await self.deck.uninterrupted(_as_coroutine(self.preflight(self.order.profile)), self.cancel)
