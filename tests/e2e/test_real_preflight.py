@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from engine_host.preflight.preflight import PreflightReport, run_preflight
-from engine_host.profile import Profile, load_profile
+from engine_host.profiles import Profile, load_profile
 from engine_host.protocol.events import Severity
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(180)]

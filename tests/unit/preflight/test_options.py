@@ -9,7 +9,7 @@ import pytest
 from engine_host.nearest import nearest
 from engine_host.preflight.names import schedule_for, unknown_keys
 from engine_host.preflight.options import Setting, check_options, schedule_fault
-from engine_host.profile import ValidNames
+from engine_host.profiles import ValidNames
 from engine_host.protocol.events import Severity
 from engine_host.protocol.profiles import Finding
 from tests.unit.preflight.facts import facts, on_gpu

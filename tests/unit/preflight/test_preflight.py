@@ -22,7 +22,7 @@ from engine_host.preflight.devices import Device, Holder
 from engine_host.preflight.findings import error
 from engine_host.preflight.preflight import PreflightReport, run_preflight
 from engine_host.preflight.tokenizer_process import Request, answer
-from engine_host.profile import Profile, ValidNames, load_profile
+from engine_host.profiles import Profile, ValidNames, load_profile
 from engine_host.protocol.events import Severity
 from engine_host.protocol.profiles import Preflight
 from tests.unit.preflight.facts import GIB, facts
