@@ -117,7 +117,7 @@ def _failed(snapshot: Snapshot, width: int, rows: int) -> list[Line]:
     reason = fmt.clean(failure.reason) if failure else "the engine ended; the host does not say why"
     when = f"{fmt.clock(failure.at)} " if failure else ""
     crashes = f"{engine.crashes_in_window} of {engine.crash_limit} crashes in 5 min"
-    if snapshot.state is HostState.RECOVERING:
+    if snapshot.state is HostState.RECOVERING or engine.restart_in_s is not None:
         next_step = (
             f"restarts in {fmt.duration(engine.restart_in_s)}" if engine.restart_in_s is not None else "restarts"
         )

@@ -52,12 +52,15 @@ def prepare_directory(
         _open_to_group(directory, gid, group)
         return
     mode = stat.S_IMODE(found.st_mode)
+    # Never advise to close a directory that the whole machine uses.
+    is_shared = bool(mode & stat.S_ISVTX) or directory.parent == directory.parent.parent
+    mend = elsewhere if is_shared else f"chmod 0700 {directory}"
     if mode & 0o700 != 0o700:
-        raise OperatorError(f"the {purpose} {directory} has mode {mode:04o}, expected 0700", f"chmod 0700 {directory}")
+        raise OperatorError(f"the {purpose} {directory} has mode {mode:04o}, expected 0700", mend)
     if gid is None and mode & 0o077:
         raise OperatorError(
             f"the {purpose} {directory} has mode {mode:04o}, open to other users; expected 0700",
-            f"chmod 0700 {directory}",
+            mend,
         )
     if gid is not None and (mode & 0o067 or not mode & 0o010 or found.st_gid != gid):
         raise OperatorError(

@@ -249,3 +249,10 @@ def test_a_deep_draft_that_does_not_fit_says_how_many_positions_are_left_out():
     deep = msgspec.structs.replace(base.speculation, per_position=[0.5] * 15, k=15, k_max=15)
     text = page(msgspec.structs.replace(base, speculation=deep))
     assert "+7" in text
+
+
+def test_a_dead_host_that_will_try_again_by_itself_does_not_say_that_it_has_given_up():
+    dead = sample.dead()
+    trying = msgspec.structs.replace(dead, engine=msgspec.structs.replace(dead.engine, restart_in_s=4.0))
+    told = "\n".join(plain_text(one) for one in status_lines(trying, 100))
+    assert "restarts in" in told and "given up" not in told

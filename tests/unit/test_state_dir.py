@@ -13,6 +13,7 @@ import pytest
 
 from engine_host import state_dir
 from engine_host.demo import place
+from engine_host.private_directory import prepare_directory
 from engine_host.protocol.errors import EXIT_INVALID, OperatorError
 from engine_host.state_dir import claimed_state_dir, default_state_dir
 
@@ -136,3 +137,12 @@ def test_a_host_and_a_demo_have_their_places_under_one_root(tmp_path: Path, monk
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_state_dir(1) == tmp_path / ".local" / "state" / "vllm-console" / "engine-host-1"
+
+
+def test_nobody_is_told_to_close_a_directory_that_the_whole_machine_uses(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    with pytest.raises(OperatorError) as refused:
+        prepare_directory(shared, purpose="state directory", elsewhere="choose another")
+    assert refused.value.remedy == "choose another"
