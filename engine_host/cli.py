@@ -80,7 +80,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     if (exit_code := become_host()) is not None:
         return exit_code
-    from engine_host.engine.vllm_engine import require_vllm
+    from engine_host.engine.vllm.releases import require_vllm
     from engine_host.gateway.http_server import raise_descriptor_limit
     from engine_host.gateway.server_settings import read_server_settings
     from engine_host.host import HostOptions, run_host

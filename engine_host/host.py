@@ -27,7 +27,8 @@ from engine_host.engine.lifecycle import Lifecycle
 from engine_host.engine.log_file import LogFile
 from engine_host.engine.port import EngineStartError
 from engine_host.engine.start_times import START_TIMES_FILE, StartTimes
-from engine_host.engine.vllm_engine import VllmEngine, installed_version
+from engine_host.engine.vllm.adapter import VllmEngine
+from engine_host.engine.vllm.releases import installed_version
 from engine_host.gateway.entry import Entry
 from engine_host.gateway.http_server import HttpServer, bind
 from engine_host.profiles import Profile, ProfileDirectory, check_keys

@@ -40,7 +40,7 @@ def described() -> str:
     from vllm.entrypoints.launchers import cli_args
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    from engine_host.engine.vllm_engine import installed_version
+    from engine_host.engine.vllm.releases import installed_version
 
     engine = {field.name for field in fields(AsyncEngineArgs) if field.init}
     server = {field.name for field in fields(cli_args.FrontendArgs) if field.init}

@@ -1,6 +1,6 @@
 """The engine as the rest of the host sees it.
 
-One adapter (`vllm_engine`) implements this over vLLM; tests implement it with an engine that hangs or dies on demand.
+One adapter (`vllm.adapter`) implements this over vLLM; tests implement it with an engine that hangs or dies on demand.
 Nothing here imports vLLM, so the lifecycle, the gateway and the telemetry are written and tested without it.
 
 An engine is started once, serves, and is stopped once; a new one is made for every start. `stop` may be called at any

@@ -1,7 +1,7 @@
 """Whether the installed vLLM builds a configuration from the profile, and what comes out of it.
 
-The work is done by `engine_host.engine.config_probe` in a process of its own: importing vLLM takes seconds, and what
-it does to its process (environment, devices, signal handlers) must not happen to the host.
+The work is done by `engine_host.engine.vllm.config_probe` in a process of its own: importing vLLM takes seconds, and
+what it does to its process (environment, devices, signal handlers) must not happen to the host.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from engine_host.protocol.profiles import Finding
 from .child import ChildError, Ended, ask_child
 from .findings import error, info
 
-PROBE = "engine_host.engine.config_probe"
+PROBE = "engine_host.engine.vllm.config_probe"
 
 _MOST_NOTICES = 3
 _NOTICE_CHARS = 200

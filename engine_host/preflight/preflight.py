@@ -168,7 +168,7 @@ class _Run:
             return None
 
     async def _probe(self, files: ProfileFiles | None, named: Sequence[Finding]) -> Probed:
-        from engine_host.engine.vllm_engine import installed_version
+        from engine_host.engine.vllm.releases import installed_version
 
         if installed_version() is None:
             self._unchecked.append("configuration, memory and length: vLLM is not installed here")

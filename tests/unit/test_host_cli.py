@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine_host import cli
-from engine_host.engine import vllm_engine
+from engine_host.engine.vllm.releases import installed_version
 from engine_host.protocol.errors import EXIT_INVALID
 from engine_host.state_dir import claimed_state_dir
 
@@ -47,7 +47,7 @@ def test_a_mistake_in_server_is_told_before_anything_is_started(tmp_path: Path, 
 
 
 def test_two_hosts_do_not_share_a_state_directory(tmp_path: Path) -> None:
-    if vllm_engine.installed_version() is None:
+    if installed_version() is None:
         pytest.skip("without vLLM nothing is served at all")
     (tmp_path / "p.toml").write_text(PROFILE)
     with claimed_state_dir(tmp_path / "state", 8000, "profile other, port 8000"):

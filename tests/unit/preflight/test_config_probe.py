@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine_host.engine import config_probe
+from engine_host.engine.vllm import config_probe
 
 SINGLE = SimpleNamespace()
 

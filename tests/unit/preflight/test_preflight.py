@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-import engine_host.engine.vllm_engine
+import engine_host.engine.vllm.releases
 from engine_host.cli import main
 from engine_host.preflight import preflight
 from engine_host.preflight.child import Ended
@@ -70,7 +70,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(preflight, "probe_config", machine.probe)
     monkeypatch.setattr(preflight, "ask_child", machine.ask_child)
     monkeypatch.setattr(preflight, "read_devices", machine.read_devices)
-    monkeypatch.setattr(engine_host.engine.vllm_engine, "installed_version", lambda: "0.32.0")
+    monkeypatch.setattr(engine_host.engine.vllm.releases, "installed_version", lambda: "0.32.0")
     return machine
 
 
@@ -169,7 +169,7 @@ async def test_a_refused_configuration_leaves_memory_unknown(machine: Machine, p
 async def test_no_vllm_here_is_unchecked_and_no_error(
     machine: Machine, profile: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_host.engine.vllm_engine, "installed_version", lambda: None)
+    monkeypatch.setattr(engine_host.engine.vllm.releases, "installed_version", lambda: None)
     report = await check(profile(), names=None)
     assert report.ok and ids(report) == []
     assert any("vLLM is not installed" in what for what in report.wire.unchecked)
@@ -310,7 +310,7 @@ def test_facts_are_what_the_probe_writes() -> None:
     """The struct and the probe's table name the same keys; a key that only one has would be lost in silence."""
     import ast
 
-    source = Path(preflight.__file__).parents[1] / "engine" / "config_probe.py"
+    source = Path(preflight.__file__).parents[1] / "engine" / "vllm" / "config_probe.py"
     (table,) = [
         node.value
         for node in ast.walk(ast.parse(source.read_text()))

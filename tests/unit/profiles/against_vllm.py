@@ -37,7 +37,7 @@ def differences(profile: Any, namespace: Any) -> list[str]:
 
 
 def main() -> None:
-    from engine_host.engine.vllm_engine import argument_names
+    from engine_host.engine.vllm.arguments import argument_names
     from engine_host.profiles import check_keys, load_profile
     from engine_host.profiles.exporter import to_command_line, to_yaml
     from engine_host.protocol.errors import OperatorError

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine_host.engine.vllm_engine import installed_version
+from engine_host.engine.vllm.releases import installed_version
 from engine_host.profiles.arguments import catalogue
 
 ROOT = Path(__file__).parents[3]

