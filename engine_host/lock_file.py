@@ -1,7 +1,8 @@
 """A lock that names its holder: one host a control socket, one host a state directory.
 
 Held by flock, which the kernel drops with its holder; the file itself says nothing about whether anyone is behind it.
-The file stays when the lock is let go: unlinking it would let two hosts lock two different files of that name.
+The file stays when the lock is let go; it goes only with the directory that was made for it, and whoever had opened it
+meanwhile sees that and opens the new one: two hosts must not lock two different files of one name.
 """
 
 from __future__ import annotations
@@ -45,24 +46,37 @@ class LockFile:
 
     def take(self) -> Holder | None:
         """Take the lock, or say who has it. Raises `OperatorError`, or `OSError` when the disk cannot take it."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            fd = os.open(self.path, flags, 0o600)
-        except OSError as error:
-            raise OperatorError(
-                f"cannot open the lock file {self.path}: {error.strerror}", f"rm {self.path}, then start again"
-            ) from None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = _read_holder(fd)
+        while True:
+            fd = self._open()
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                holder = _read_holder(fd)
+                os.close(fd)
+                return holder
+            if os.fstat(fd).st_nlink:
+                break
             os.close(fd)
-            return holder
         self._fd = fd
         _held.add(self)
         os.ftruncate(fd, 0)
         os.pwrite(fd, msgspec.json.encode({"pid": os.getpid(), "label": self._label}) + b"\n", 0)
         return None
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            return os.open(self.path, flags, 0o600)
+        except OSError as error:
+            raise OperatorError(
+                f"cannot open the lock file {self.path}: {error.strerror}", f"rm {self.path}, then start again"
+            ) from None
+
+    def remove(self) -> None:
+        """Remove the file of a lock that is held, and let go of it."""
+        if self._fd is not None:
+            self.path.unlink(missing_ok=True)
+            self._forget()
 
     def release(self) -> None:
         """May be called twice, and without having the lock."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from engine_host.lock_file import LockFile
@@ -41,10 +42,11 @@ def default_state_dir(port: int) -> Path:
 def claimed_state_dir(chosen: Path | None, port: int, label: str = "") -> Iterator[Path]:
     """The directory, made (0700) or checked, and this process's alone until the end. Raises `OperatorError`.
 
+    What was made and nothing was put into is removed again: a host that was refused leaves nothing behind.
     `label`: what this host runs, for the message that a second host gets.
     """
-    # Resolved, because a link of the operator's own is no danger: what is checked is where it leads.
-    directory = (chosen or default_state_dir(port)).expanduser().resolve()
+    directory = _resolved(chosen or default_state_dir(port))
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
     prepare_directory(directory, purpose="state directory", elsewhere=_ELSEWHERE)
     lock = LockFile(directory / LOCK_FILE, label)
     try:
@@ -59,15 +61,33 @@ def claimed_state_dir(chosen: Path | None, port: int, label: str = "") -> Iterat
             time.sleep(_POLL_S)
         yield directory
     finally:
+        if made:
+            _unmake(made, lock)
         lock.release()
+
+
+def _resolved(directory: Path) -> Path:
+    """A link of the operator's own is no danger: what is checked is where it leads."""
+    try:
+        return directory.expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # links in a circle, or ~ of a user that there is not
+        raise OperatorError(f"the state directory {directory} cannot be found: {error}", _ELSEWHERE) from None
+
+
+def _unmake(made: Sequence[Path], lock: LockFile) -> None:
+    """Remove the directories, innermost first, as far as nobody has put something there."""
+    with contextlib.suppress(OSError):
+        if [path.name for path in made[0].iterdir()] == [LOCK_FILE]:
+            lock.remove()
+        for directory in made:
+            directory.rmdir()
 
 
 def _probe(directory: Path) -> None:
     """A disk that is full or mounted read-only is told before an engine is started."""
-    probe = directory / f".probe-{os.getpid()}"
     try:
-        probe.write_bytes(b"probe")
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=directory) as probe:
+            probe.write(b"probe")
     except OSError as error:
         raise OperatorError(
             f"the state directory {directory} cannot be written: {error.strerror or error}", _ELSEWHERE

@@ -13,9 +13,9 @@ import weakref
 from pathlib import Path
 
 from engine_host.lock_file import Holder, LockFile
-from engine_host.private_directory import kind_of, prepare_directory
+from engine_host.private_directory import kind_of, prepare_runtime_directory
 from engine_host.protocol.errors import OperatorError
-from engine_host.protocol.sockets import MAX_SOCKET_PATH_BYTES
+from engine_host.protocol.sockets import MAX_SOCKET_PATH_BYTES, runtime_dir
 
 from .roles import credentials_of
 
@@ -47,7 +47,10 @@ class SocketFile:
     def claim(self) -> socket.socket:
         """Take the path and listen on it. Raises `OperatorError` with nothing left behind."""
         check_path_length(self.path)
-        prepare_directory(self.path.parent, self._gid, self._group)
+        directory = self.path.parent
+        prepare_runtime_directory(
+            directory, self._gid, self._group, may_make=directory.absolute() == runtime_dir().absolute()
+        )
         try:
             self._take_lock()
             self._clear_stale()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,27 @@ def test_two_hosts_do_not_share_a_state_directory(tmp_path: Path) -> None:
     assert served.returncode == EXIT_INVALID
     assert f"in use by process {os.getpid()} running profile other, port 8000" in served.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(vllm_engine.installed_version() is None, reason="without vLLM nothing is served at all")
+def test_a_host_whose_port_is_taken_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text(PROFILE)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        served = run(tmp_path, "serve", str(tmp_path / "p.toml"), "--port", str(taken.getsockname()[1]))
+    assert served.returncode == EXIT_INVALID
+    assert "is in use by" in served.stderr
+    assert [found.name for found in tmp_path.iterdir()] == ["p.toml"]
+
+
+@pytest.mark.skipif(vllm_engine.installed_version() is None, reason="without vLLM nothing is served at all")
+def test_a_socket_in_a_directory_that_is_not_there_is_refused_and_makes_none(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text(PROFILE)
+    served = run(tmp_path, "serve", str(tmp_path / "p.toml"), "--socket", str(tmp_path / "nope" / "x.sock"))
+    assert served.returncode == EXIT_INVALID
+    assert "nope, does not exist" in served.stderr
+    assert [found.name for found in tmp_path.iterdir()] == ["p.toml"]
 
 
 def test_check_finds_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from engine_host import state_dir
 from engine_host.demo import place
+from engine_host.lock_file import LockFile
 from engine_host.private_directory import prepare_directory
 from engine_host.protocol.errors import EXIT_INVALID, OperatorError
 from engine_host.state_dir import claimed_state_dir, default_state_dir
@@ -89,14 +91,54 @@ def _refused_through(link: Path) -> str:
     return caught.value.fact
 
 
-def test_one_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulated, because root may write everywhere."""
+def test_one_on_a_full_disk_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    """The limit on a file's size stands for the disk: root may write everywhere else."""
+    (tmp_path / "state").mkdir(mode=0o700)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        error = refused(tmp_path / "state")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "cannot be written: File too large" in error.fact
+    assert not list((tmp_path / "state").iterdir())
 
-    def full(self: Path, data: bytes) -> int:
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
-    assert "cannot be written: No space left on device" in refused(tmp_path / "state").fact
+def test_a_host_that_is_refused_leaves_no_directory_behind(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError), claimed_state_dir(tmp_path / "a" / "state", 8000):
+        raise OperatorError("port 8000 is in use")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_that_was_there_or_holds_something_stays(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir(mode=0o700)
+    with claimed_state_dir(tmp_path / "old", 8000):
+        pass
+    with claimed_state_dir(tmp_path / "new", 8000):
+        (tmp_path / "new" / "engine.log").write_text("")
+    assert {found.name for found in (tmp_path / "new").iterdir()} == {"engine.log", "host.lock"}
+    assert (tmp_path / "old").exists()
+
+
+def test_whoever_waited_for_a_lock_that_was_removed_takes_the_new_one(tmp_path: Path) -> None:
+    first, second = LockFile(tmp_path / "lock"), LockFile(tmp_path / "lock")
+    opened = LockFile._open
+
+    def open_as_the_first_is_removed(self: LockFile) -> int:
+        fd = opened(self)
+        first.remove()
+        return fd
+
+    assert first.take() is None
+    second._open = open_as_the_first_is_removed.__get__(second)  # type: ignore[method-assign]
+    assert second.take() is None
+    assert LockFile(tmp_path / "lock").take() is not None
+
+
+@pytest.mark.parametrize("name", ["circle", "~no-such-user-here/state"])
+def test_a_path_that_leads_nowhere_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    assert "--state-dir" in refused(Path(name) if name.startswith("~") else tmp_path / name).remedy
 
 
 def test_a_second_host_is_told_who_has_it_and_the_first_keeps_it(tmp_path: Path) -> None:

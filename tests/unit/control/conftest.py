@@ -10,9 +10,10 @@ from .harness import Bench, running_server
 
 
 @pytest.fixture
-def short_dir() -> Iterator[Path]:
-    """A directory with a path short enough for a socket; pytest's own may not be."""
+def short_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with a path short enough for a socket; pytest's own may not be. Its `run` is where sockets go."""
     with tempfile.TemporaryDirectory(prefix="ctl-", dir="/tmp") as made:
+        monkeypatch.setenv("VLLM_CONSOLE_RUNTIME_DIR", f"{made}/run")
         yield Path(made)
 
 

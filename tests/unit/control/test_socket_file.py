@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine_host.control.socket_file import SocketFile
-from engine_host.private_directory import prepare_directory
+from engine_host.private_directory import prepare_runtime_directory
 from engine_host.protocol.errors import OperatorError
 
 HOLDER = """
@@ -78,6 +78,10 @@ def a_link(path: Path) -> None:
     path.symlink_to(elsewhere)
 
 
+def a_link_to_nowhere(path: Path) -> None:
+    path.symlink_to(path.with_name("nowhere"))
+
+
 def open_to_all(path: Path) -> None:
     path.mkdir()
     path.chmod(0o755)
@@ -92,6 +96,7 @@ def shut_to_its_owner(path: Path) -> None:
     [
         (a_file, "is a file, expected a directory", "rm "),
         (a_link, "is a symbolic link, expected a directory", "rm "),
+        (a_link_to_nowhere, "is a symbolic link, expected a directory", "rm "),
         (open_to_all, "has mode 0755, open to other users; expected 0700", "chmod 0700"),
         (shut_to_its_owner, "has mode 0500, expected 0700", "chmod 0700"),
     ],
@@ -113,15 +118,49 @@ def test_a_directory_of_another_user_is_refused(short_dir: Path, monkeypatch: py
     directory.mkdir(mode=0o700)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 4242)
     with pytest.raises(OperatorError, match=r"belongs to .*, expected uid"):
-        prepare_directory(directory)
+        prepare_runtime_directory(directory)
 
 
-def test_a_private_directory_is_refused_when_a_group_is_to_reach_it(short_dir: Path) -> None:
+def test_a_directory_made_for_its_owner_alone_is_opened_when_a_group_is_to_reach_it(short_dir: Path) -> None:
     directory = short_dir / "run"
-    directory.mkdir(mode=0o700)
+    SocketFile(directory / "host.sock").claim().close()
+    prepare_runtime_directory(directory, gid=os.getgid(), group="ops")
+    assert mode_of(directory) == 0o710
+    assert directory.stat().st_gid == os.getgid()
+
+
+def test_a_directory_opened_to_a_group_serves_a_host_without_one_too(short_dir: Path) -> None:
+    """Closing it would cut off those who look at another host in it; the socket keeps the group out by itself."""
+    directory = short_dir / "run"
+    prepare_runtime_directory(directory, gid=os.getgid(), group="ops")
+    file = SocketFile(directory / "host.sock")
+    with file.claim():
+        assert mode_of(directory) == 0o710
+        assert mode_of(file.path) == 0o600
+    file.release()
+
+
+def test_a_directory_of_another_group_is_not_taken_from_it(short_dir: Path) -> None:
+    directory = short_dir / "run"
+    prepare_runtime_directory(directory, gid=os.getgid(), group="ops")
     with pytest.raises(OperatorError) as caught:
-        prepare_directory(directory, gid=os.getgid(), group="ops")
-    assert caught.value.remedy == f"chgrp ops {directory} && chmod 0710 {directory}"
+        prepare_runtime_directory(directory, gid=os.getgid() + 4242, group="others")
+    assert caught.value.remedy == f"chgrp others {directory} && chmod 0710 {directory}"
+
+
+def test_only_the_runtime_directory_itself_is_made(short_dir: Path) -> None:
+    with pytest.raises(OperatorError) as caught:
+        SocketFile(short_dir / "nope" / "host.sock").claim()
+    assert f"{short_dir}/nope, does not exist" in caught.value.fact
+    assert f"mkdir -m 0700 {short_dir}/nope" in caught.value.remedy
+    assert not (short_dir / "nope").exists()
+
+
+def test_a_directory_below_a_link_to_nowhere_is_refused(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (short_dir / "link").symlink_to(short_dir / "nowhere")
+    monkeypatch.setenv("VLLM_CONSOLE_RUNTIME_DIR", f"{short_dir}/link/run")
+    with pytest.raises(OperatorError, match=f"runtime directory {short_dir}/link/run: No such file"):
+        SocketFile(short_dir / "link" / "run" / "host.sock").claim()
 
 
 def test_a_path_that_is_too_long_is_refused_before_anything_is_made(short_dir: Path) -> None:
