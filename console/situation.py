@@ -55,7 +55,7 @@ def _calm(state: State) -> Line:
     since = max(0.0, state.snapshot.at - state.snapshot.state_since)
     word = state.snapshot.state.value
     return line(
-        (f"API at http://{fmt.clean(state.snapshot.host.http)}   you: {login}{role}", Tone.FAINT),
+        (f"API at {fmt.clean(state.snapshot.host.url)}   you: {login}{role}", Tone.FAINT),
         (f"   {word} for {fmt.duration(since)}", Tone.FAINT),
     )
 

@@ -30,7 +30,7 @@ from engine_host.engine.start_times import START_TIMES_FILE, StartTimes
 from engine_host.engine.vllm.adapter import VllmEngine
 from engine_host.engine.vllm.releases import installed_version
 from engine_host.gateway.entry import Entry
-from engine_host.gateway.http_server import HttpServer, bind
+from engine_host.gateway.http_server import HttpServer, address, bind
 from engine_host.profiles import Profile, ProfileDirectory, check_keys
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, OperatorError
 from engine_host.protocol.events import Severity
@@ -92,7 +92,8 @@ class EngineHost:
                 boot_id=self._boot_id,
                 version=__version__,
                 started_at=time.time(),
-                http=f"{options.http_host}:{options.http_port}",
+                http=address(options.http_host, options.http_port),
+                tls=profile.server.get("ssl_certfile") is not None,
             ),
             installed_version(),
             self._lifecycle,
@@ -143,6 +144,14 @@ class EngineHost:
     def _drain_s(self, asked: float | None) -> float:
         return self._lifecycle.profile.switch.drain_timeout_s if asked is None else asked
 
+    @property
+    def banner(self) -> str:
+        """What the terminal shows first."""
+        return (
+            f"engine-host {__version__}: profile {self._options.profile.name}, API on {self.snapshot().host.url}\n"
+            f"  control socket {self._options.socket_path}\n  log            {self._log.path}"
+        )
+
     # --- life ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> int:
@@ -161,13 +170,7 @@ class EngineHost:
             )
             await control.start()
             stack.push_async_callback(control.close, _CONTROL_CLOSE_S)
-            print(
-                f"engine-host {__version__}: profile {options.profile.name}, API on "
-                f"http://{options.http_host}:{options.http_port}\n"
-                f"  control socket {options.socket_path}\n  log            {self._log.path}",
-                file=sys.stderr,
-                flush=True,
-            )
+            print(self.banner, file=sys.stderr, flush=True)
             self._log.start()
             stack.callback(self._log.stop)
             http = HttpServer(self._entry, listener, options.profile.server)

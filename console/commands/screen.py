@@ -19,7 +19,7 @@ def status_lines(snapshot: Snapshot, width: int) -> list[Line]:
     wide = max(80, width)
     head = line((f"{fmt.clean(snapshot.host.name)}", Tone.STRONG), "  ", state_word(snapshot.state))
     since = max(0.0, snapshot.at - snapshot.state_since)
-    rows = [line(*head, f" for {fmt.duration(since)}", "   API at ", f"http://{fmt.clean(snapshot.host.http)}")]
+    rows = [line(*head, f" for {fmt.duration(since)}", "   API at ", fmt.clean(snapshot.host.url))]
     rows.append(panels.header(snapshot, wide))
     if snapshot.age_s > STALE_AFTER_S:
         rows.append(line((f"▲ STALE: these values are {fmt.duration(snapshot.age_s)} old", Tone.WARN)))

@@ -60,6 +60,11 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def address(host: str, port: int) -> str:
+    """As it stands in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def port_holder(port: int) -> str:
     """The process that listens on `port`, in words; as much as this user may see."""
     try:

@@ -46,12 +46,19 @@ class Host(_Wire, frozen=True, kw_only=True):
     uptime_s: float
     http: str
     """Address of the OpenAI API, `host:port`."""
+    tls: bool = False
+    """The API speaks HTTPS."""
     cpu_usage: float | None = None
     load_1m: float | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     process_memory_bytes: int | None = None
     """Resident memory of the host and all its children."""
+
+    @property
+    def url(self) -> str:
+        """Of the OpenAI API, without its path."""
+        return f"{'https' if self.tls else 'http'}://{self.http}"
 
 
 class ProfileRef(_Wire, frozen=True, kw_only=True):
@@ -85,7 +92,7 @@ class Engine(_Wire, frozen=True, kw_only=True):
     phase_elapsed_s: float | None = None
     start_elapsed_s: float | None = None
     start_expected_s: float | None = None
-    """How long the last start of this profile took."""
+    """The median of the last five starts of this profile."""
     start_took_s: float | None = None
     last_step_age_s: float | None = None
     """Since the scheduler last reported a step; grows while idle."""

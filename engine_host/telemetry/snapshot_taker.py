@@ -32,6 +32,7 @@ class HostIdentity:
     version: str
     started_at: float
     http: str
+    tls: bool
 
 
 class SnapshotTaker:
