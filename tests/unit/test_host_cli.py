@@ -58,7 +58,7 @@ def test_two_hosts_do_not_share_a_state_directory(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.skipif(vllm_engine.installed_version() is None, reason="without vLLM nothing is served at all")
+@pytest.mark.skipif(installed_version() is None, reason="without vLLM nothing is served at all")
 def test_a_host_whose_port_is_taken_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(PROFILE)
     with socket.socket() as taken:
@@ -70,7 +70,7 @@ def test_a_host_whose_port_is_taken_leaves_nothing_behind(tmp_path: Path) -> Non
     assert [found.name for found in tmp_path.iterdir()] == ["p.toml"]
 
 
-@pytest.mark.skipif(vllm_engine.installed_version() is None, reason="without vLLM nothing is served at all")
+@pytest.mark.skipif(installed_version() is None, reason="without vLLM nothing is served at all")
 def test_a_socket_in_a_directory_that_is_not_there_is_refused_and_makes_none(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(PROFILE)
     served = run(tmp_path, "serve", str(tmp_path / "p.toml"), "--socket", str(tmp_path / "nope" / "x.sock"))
