@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from console.commands.profiles_parser import add_profiles
+from console.display import write_what_can_be_shown
 from engine_host import __version__
 from engine_host.protocol.errors import EXIT_DONE, OperatorError
 
@@ -43,6 +44,7 @@ exit codes: 0 done; 1 failed or rolled back; 2 usage or invalid input; 3 cannot 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    write_what_can_be_shown()
     arguments = parser().parse_args(argv)
     try:
         code = _run(arguments)

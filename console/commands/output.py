@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+from console.display import has_colours, is_dumb
 
 if TYPE_CHECKING:
     from console.lines import Line
@@ -26,14 +27,20 @@ def width() -> int:
 
 
 def write_lines(lines: Iterable[Line]) -> None:
-    """Coloured on a terminal, plain in a pipe or under NO_COLOR."""
+    """As much colour and emphasis as standard output can show; none in a pipe."""
     from rich.console import Console
     from rich.text import Text
 
     from console.lines import STYLES
 
-    plain = not sys.stdout.isatty() or "NO_COLOR" in os.environ
-    console = Console(file=sys.stdout, width=width(), no_color=plain, highlight=False, soft_wrap=True)
+    console = Console(
+        file=sys.stdout,
+        width=width(),
+        color_system=None if is_dumb(sys.stdout) else "standard",
+        no_color=not has_colours(sys.stdout),
+        highlight=False,
+        soft_wrap=True,
+    )
     # Captured and written here: rich answers a closed pipe with SystemExit(1), and `| head` is no failure.
     with console.capture() as styled:
         for row in lines:

@@ -11,6 +11,7 @@ import msgspec
 
 from console import format as fmt
 from console.client import decoded
+from console.display import is_dumb
 from engine_host.protocol.snapshot import Snapshot
 from engine_host.protocol.switching import PhaseName, SwitchProgress
 
@@ -22,7 +23,7 @@ class Phases:
 
     def __init__(self, profile: str) -> None:
         self._profile = profile
-        self._is_live = sys.stderr.isatty()
+        self._is_live = not is_dumb(sys.stderr)
         self._told: set[PhaseName] = set()
         self._is_dirty = False
         self.is_sent = False

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from console.connect import is_listening, resolve
+from console.display import has_colours, is_dumb
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_UNREACHABLE, OperatorError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def run(target: str | None) -> int:
             "For a script: vllm-console status --json",
             exit_code=EXIT_INVALID,
         )
-    if os.environ.get("TERM", "") in {"", "dumb"}:
+    if is_dumb(sys.stderr):
         raise OperatorError(
             f"TERM is {os.environ.get('TERM', '')!r}: this terminal cannot be drawn on.",
             "Set TERM (for example TERM=xterm-256color), or use: vllm-console watch",
@@ -43,6 +44,11 @@ def run(target: str | None) -> int:
             "Start one with: engine-host serve PROFILE",
             exit_code=EXIT_UNREACHABLE,
         )
+    # Textual knows NO_COLOR alone, and takes an empty one for set.
+    if has_colours(sys.stderr):
+        os.environ.pop("NO_COLOR", None)
+    else:
+        os.environ["NO_COLOR"] = "1"
     from console.tui.app import ConsoleApp
 
     app = ConsoleApp(found)

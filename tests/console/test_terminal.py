@@ -188,6 +188,23 @@ async def test_no_color_is_heard(host, terminal, until, monkeypatch):
     assert b"38;2" not in console.shown
 
 
+async def test_a_terminal_without_colours_gets_none(host, terminal, until):
+    console = terminal("-t", str(host.path), term="vt100")
+    await until(lambda: b"Qwen2.5-72B" in console.read())
+    assert b"94m" not in console.shown
+
+
+async def test_a_terminal_in_ascii_is_drawn_in_ascii(host, terminal, until, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    console = terminal("-t", str(host.path))
+    await until(lambda: b"Qwen2.5-72B" in console.read())
+    os.write(console.master, b"R")
+    await until(lambda: b"restart engine on gpu-7?" in console.read())
+    assert b"* SERVING" in console.shown
+    assert console.shown.isascii()
+    assert console.code() is None
+
+
 async def test_without_no_color_only_the_terminals_own_16_colours_are_used(host, terminal, until):
     console = terminal("-t", str(host.path), term="xterm-256color")
     await until(lambda: b"Qwen2.5-72B" in console.read())
