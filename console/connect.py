@@ -39,6 +39,12 @@ def resolve(given: str | None, environ: Mapping[str, str] = os.environ) -> Targe
     Raises `OperatorError`: exit 2 for a target that makes no sense or is ambiguous, 3 when there is nothing to
     attach to.
     """
+    if given is not None and not given.strip():
+        # Most likely a script's variable that was never set: the one host that runs here need not be the one it means.
+        raise OperatorError(
+            f"-t {given!r}: the target is empty.",
+            "Give the path of a control socket, or leave -t out for the one host that runs here.",
+        )
     text = given or environ.get(TARGET_VARIABLE, "")
     if text:
         return _named(text, f"${TARGET_VARIABLE}" if not given else "-t")

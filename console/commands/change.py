@@ -118,4 +118,10 @@ async def standing(client: Client) -> str:
         snapshot = await client.read("status", Snapshot, deadline_s=2.0)
     except (NoAnswer, ConnectionLost, CallFailed):
         return "The host does not answer."
+    if snapshot.queue.running is None:
+        return f"The host is {snapshot.state.value}{_doing(snapshot)}; no engine runs now."
     return f"The host is {snapshot.state.value}, with {fmt.count(snapshot.queue.running)} requests running."
+
+
+def _doing(snapshot: Snapshot) -> str:
+    return f" ({fmt.clean(snapshot.engine.phase)})" if snapshot.engine.phase else ""

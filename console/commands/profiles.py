@@ -158,7 +158,7 @@ def _directory(arguments: argparse.Namespace) -> ProfileDirectory:
 
 def _is_on_host(arguments: argparse.Namespace) -> bool:
     """Only when asked: $VLLM_CONSOLE_TARGET is set all day and must not decide which files are meant."""
-    return bool(arguments.on_host or arguments.target)
+    return bool(arguments.on_host or arguments.target is not None)
 
 
 def _ask(

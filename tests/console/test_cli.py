@@ -283,6 +283,15 @@ async def test_an_outcome_that_does_not_come_is_exit_5_and_says_where_the_host_s
     assert host.methods_asked().count("host.stop") == 1
 
 
+async def test_a_host_between_two_engines_is_not_said_to_run_unknown_requests(host):
+    host.silent.add("engine.restart")
+    host.snapshot = sample.starting()
+    done = await run("restart", "--yes", "--timeout", "0.3", "-t", str(host.path))
+    assert done.code == EXIT_TIMED_OUT
+    assert "The host is starting (loading weights); no engine runs now." in done.err
+    assert "–" not in done.err
+
+
 async def test_an_outcome_lost_with_the_connection_is_exit_5_and_not_sent_again(host):
     host.dropping.add("host.stop")
     done = await run("stop", "--yes", "-t", str(host.path))
@@ -309,7 +318,8 @@ async def test_a_killed_host_is_exit_3(host):
     "arguments",
     [["nonsense"], ["status", "--nonsense"], ["watch", "--interval", "0"], ["watch", "--interval", "nan"],
      ["watch", "--count", "0"], ["events", "--after", "-1"], ["events", "--limit", "10001"], ["stop", "--drain", "-5"],
-     ["-t", "ssh://gpu-7", "status"], ["-t", "http://gpu-7:8000", "status"]],
+     ["-t", "ssh://gpu-7", "status"], ["-t", "http://gpu-7:8000", "status"], ["-t", "", "status"], ["-t", ""],
+     ["-t", "", "profiles", "list"]],
 )  # fmt: skip
 async def test_what_makes_no_sense_is_exit_2(arguments):
     done = await run(*arguments)

@@ -61,6 +61,15 @@ def test_a_named_socket_wins_over_the_variable_and_that_over_the_directory(runti
     assert resolve(None, {"VLLM_CONSOLE_TARGET": str(variable)}) == Target(variable)
 
 
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_an_empty_target_is_refused_though_one_host_runs(runtime, listen, empty):
+    """`-t "$SOCKET"` with a variable that was never set must not reach whichever host there is."""
+    listen(runtime / "engine-host-8000.sock")
+    error = refused(empty)
+    assert error.exit_code == EXIT_INVALID
+    assert "the target is empty" in error.fact
+
+
 def test_no_host_is_an_error_that_says_how_to_start_one(runtime):
     error = refused()
     assert error.exit_code == EXIT_UNREACHABLE
