@@ -102,11 +102,13 @@ def _starting(snapshot: Snapshot, width: int) -> list[Line]:
 
 def _draining(snapshot: Snapshot) -> Line:
     queue = snapshot.queue
-    left = (queue.running or 0) + (queue.waiting or 0) + (queue.held or 0)
+    # The host says how many it waits for and for how long at most: the figures of its own gate and clock.
+    left = (snapshot.engine.phase or "").removeprefix("draining: ")
+    if not left:
+        left = f"{fmt.count((queue.running or 0) + (queue.waiting or 0) + (queue.held or 0))} requests left to finish"
     since = max(0.0, snapshot.at - snapshot.state_since)
     return line(
-        ("  ▽ Draining ", Tone.WARN),
-        f"for {fmt.duration(since)}: {fmt.count(left)} requests left to finish; new ones are refused.",
+        ("  ▽ Draining ", Tone.WARN), f"for {fmt.duration(since)}: {fmt.clean(left)}; new requests are refused."
     )
 
 

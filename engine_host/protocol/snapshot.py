@@ -150,7 +150,7 @@ class Speculation(_Wire, frozen=True, kw_only=True):
     mean_acceptance_length: float | None = None
     """1 + accepted / drafts: tokens a verification step yields, the bonus token included."""
     per_position: list[float | None] = []
-    """accepted[i] / drafts that reached position i."""
+    """accepted[i] / drafts that reached position i, that is, all drafts that long: not only those kept so far."""
     k: int | None = None
     k_max: int | None = None
     drafted_per_s: float | None = None

@@ -200,7 +200,10 @@ def recovering() -> Snapshot:
 
 
 def draining() -> Snapshot:
-    return serving(state=State.DRAINING, state_since=AT - 8)
+    base = serving()
+    phase = "draining: 49 requests left, 42 s at most"
+    engine = msgspec.structs.replace(base.engine, phase=phase, phase_elapsed_s=8.0)
+    return serving(state=State.DRAINING, state_since=AT - 8, engine=engine)
 
 
 def hung() -> Snapshot:

@@ -121,8 +121,15 @@ def test_a_recovering_engine_counts_down():
     assert "restarts in 4 s by itself" in page(sample.recovering())
 
 
-def test_draining_counts_what_is_left():
-    assert "Draining for 8 s: 49 requests left" in page(sample.draining())
+def test_draining_says_what_is_left_and_how_long_it_gets():
+    assert "Draining for 8 s: 49 requests left, 42 s at most; new requests are refused." in page(sample.draining())
+    told = "\n".join(plain_text(row) for row in status_lines(sample.draining(), 100))
+    assert "49 requests left, 42 s at most" in told
+
+
+def test_draining_counts_what_is_left_where_the_host_does_not_say():
+    silent = msgspec.structs.replace(sample.draining(), engine=sample.serving().engine)
+    assert "Draining for 8 s: 49 requests left to finish" in page(silent)
 
 
 def test_a_switch_is_told_to_everybody_with_its_phase_and_how_long_it_takes():

@@ -92,6 +92,20 @@ async def test_help_lists_every_action_and_is_left_without_quitting(key):
         assert pilot.app.is_running
 
 
+@pytest.mark.parametrize("role", [Role.ADMIN, Role.VIEWER])
+async def test_help_fits_the_smallest_terminal_and_says_which_figure_is_meant(role):
+    running = app(sample.serving(), role)
+    async with running.run_test(size=(80, 24)) as pilot:
+        await pilot.press("question_mark")
+        await pilot.pause()
+        page = text_of(running, "#help")
+        assert "position  kept there, of all drafts that long" in page
+        assert "between tokens  of a stream, per engine step: several tokens with drafts" in page
+        assert "tokens fit  as vLLM counts: with the one block that it keeps for itself" in page
+        assert "unknown, never 0" in page  # the last row
+        assert "…" not in page
+
+
 async def test_q_quits_and_ctrl_c_only_says_how():
     running = app(sample.serving())
     async with running.run_test(size=(80, 24)) as pilot:

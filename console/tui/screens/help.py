@@ -15,7 +15,7 @@ from console.tui.widgets.board import Board
 from console.words import ROLES
 
 _PROFILE_WORDS: tuple[tuple[str, str], ...] = (
-    ("tier", "how a change reaches the engine; the gentlest possible is taken"),
+    ("tier", "how a change reaches the engine; the gentlest is taken"),
     ("carried", "goes on in the new engine where it was; its stream only pauses"),
     ("drained", "cannot be carried: gets some time to finish in the old engine"),
     ("begun again", "had sent nothing yet: the new engine takes it from the start"),
@@ -24,15 +24,17 @@ _PROFILE_WORDS: tuple[tuple[str, str], ...] = (
 )
 
 _WORDS: tuple[tuple[str, str], ...] = (
-    ("KV cache", "memory for the tokens of requests; full: some are preempted"),
+    ("KV cache", "holds the tokens of requests; full: some are put back to wait"),
+    ("tokens fit", "as vLLM counts: with the one block that it keeps for itself"),
     ("held", "waits at the gate, before vLLM; waiting: in vLLM's own queue"),
-    ("preempted", "put back into the queue, because the KV cache was full"),
     ("acceptance", "share of the guessed (draft) tokens that the model kept"),
     ("mean length", "tokens one step yields, the model's own included"),
-    ("position", "of the drafts that got this far, the share kept here"),
+    ("position", "kept there, of all drafts that long (not of those kept so far)"),
+    ("between tokens", "of a stream, per engine step: several tokens with drafts (ITL)"),
     ("p95", "95 of 100 were faster; (1 min): the window it is measured over"),
     ("–", "unknown, never 0;  dim values, ? after the state: old"),
 )
+"""A figure that has a look-alike says which one it is."""
 
 
 def help_page(screen: str, state: State, width: int, height: int) -> list[Line]:
@@ -44,7 +46,7 @@ def help_page(screen: str, state: State, width: int, height: int) -> list[Line]:
         *help_lines(screen, state),
         BLANK,
         line((" Words", Tone.LABEL)),
-        *(line((f"  {word:>11}  ", Tone.STRONG), meaning) for word, meaning in words),
+        *(line((f"  {word:>14}  ", Tone.STRONG), meaning) for word, meaning in words),
     ]
     return [fit(row, width) for row in [*rows, *[BLANK] * height][:height]]
 
