@@ -9,22 +9,23 @@ replayed; and whatever fails before the release brings the former profile back.
     live:     preflight  release
 
 Until the old engine has handed over its requests a switch can be cancelled; from then on it goes forward or is rolled
-back. Works through the lifecycle, which stays the only writer of the host's state.
+back. Works through the `Deck`, inside the lifecycle's own task.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from engine_host.engine.port import Bound, Engine, EngineStartError, StepStats
+from engine_host.engine.carriage import Carriage
+from engine_host.engine.commands import Cancelled, Interrupted
+from engine_host.engine.deck import Deck
+from engine_host.engine.port import Bound, Engine, EngineStartError
 from engine_host.engine.switch_plan import SwitchPlan, plan_switch
 from engine_host.engine.timeline import PhaseTimes, Timeline
-from engine_host.gateway.entry import Entry
 from engine_host.profiles import Profile
 from engine_host.protocol.events import Severity
 from engine_host.protocol.profiles import Preflight, Tier
@@ -37,10 +38,6 @@ PROBE_S = 60.0
 _STOP_S = 1.0
 """What an engine that has handed over its requests gets to end by itself; it holds nothing that a kill would lose,
 and vLLM's own wait for its workers would be 5 to 10 s of silence for every stream."""
-_DRAIN_POLL_S = 0.05
-_FIRST_TOKEN_S = 5.0
-"""How long the first token after the release is waited for, to measure the gap."""
-_CUT_OFF = "The server changed its profile, and this answer could not go on in the new engine: {reason}. Send it again."
 
 
 class Report(Protocol):
@@ -52,58 +49,12 @@ class Report(Protocol):
     def fits_beside(self) -> bool | None: ...
 
 
-class Cancelled(Exception):
-    """An operator cancelled the switch."""
-
-
-class Interrupted(Exception):
-    """The host is to stop; the switch gives way. Carries the lifecycle's own command."""
-
-    def __init__(self, command: Any) -> None:
-        super().__init__()
-        self.command = command
-
-
 @dataclass(frozen=True)
 class SwitchOrder:
     profile: Profile
     tier: Tier | None
     drain_timeout_s: float
     who: str
-
-
-class Deck(Protocol):
-    """What a switch may do with the lifecycle."""
-
-    entry: Entry
-    profile: Profile
-
-    @property
-    def engine(self) -> Engine | None:
-        """The engine that serves, if one does."""
-
-    def switching(self, text: str, who: str) -> None:
-        """Enter the state."""
-
-    async def uninterrupted(self, work: Coroutine[Any, Any, T], cancel: asyncio.Event | None) -> T:
-        """Await `work`; raises `Interrupted` when the host is to stop and `Cancelled` when `cancel` is set."""
-
-    async def bring_up(self, profile: Profile, cancel: asyncio.Event | None) -> Engine:
-        """Start an engine beside or after the other; raises `EngineStartError`, `Interrupted`, `Cancelled`."""
-
-    def install(self, engine: Engine, profile: Profile, text: str, who: str) -> None:
-        """It serves from now on."""
-
-    def keep(self, text: str, who: str, severity: Severity) -> None:
-        """The engine that served goes on serving."""
-
-    def retire(self, engine: Engine) -> None:
-        """Close its app when its last answer is written."""
-
-    def uninstall(self) -> None:
-        """No engine serves now."""
-
-    on_step: Callable[[StepStats], None] | None
 
 
 @dataclass
@@ -118,14 +69,17 @@ class Switch:
     tier: Tier = Tier.RELOAD
     since: float = field(default_factory=time.time)
     cancel: asyncio.Event = field(default_factory=asyncio.Event)
-    can_cancel: bool = True
     before: Profile = field(init=False)
     """What ran when it began."""
-    _old: Engine | None = None
-    _carried: list[Any] = field(default_factory=list)
-    _counts: dict[str, int] = field(default_factory=lambda: {"carried": 0, "drained": 0, "replayed": 0})
-    _frozen_at: float | None = None
-    _gap_s: float | None = None
+    _requests: Carriage = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.before = self.deck.profile
+        self._requests = Carriage(self.deck, self.timeline, self.order.drain_timeout_s, self.cancel)
+
+    @property
+    def can_cancel(self) -> bool:
+        return not self._requests.is_taken
 
     @property
     def progress(self) -> SwitchProgress:
@@ -141,9 +95,6 @@ class Switch:
             phases=self.timeline.phases,
             can_cancel=self.can_cancel,
         )
-
-    def __post_init__(self) -> None:
-        self.before = self.deck.profile
 
     async def run(self) -> SwitchResult:
         """Raises `Interrupted` when the host is to stop, and `OperatorError` for a tier that cannot be forced."""
@@ -164,8 +115,8 @@ class Switch:
             self.deck.keep(text, self.order.who, Severity.WARNING)
             return self._result(Outcome.CANCELLED, text, before)
         except Interrupted:
-            if self._carried and self.deck.engine is None:
-                self._lose("the host is stopping")
+            if self.deck.engine is None:
+                self._requests.lose("the host is stopping")
             raise
 
     async def _carry_out(self, plan: SwitchPlan, before: Profile, engine: Engine | None) -> SwitchResult:
@@ -230,9 +181,8 @@ class Switch:
                 engine = await self.deck.bring_up(before, None)
                 await self.deck.uninterrupted(engine.probe(PROBE_S), None)
         except EngineStartError as second:
-            self._lose("no engine could be started")
+            self._requests.lose_all(old, "no engine could be started")
             if old is not None:
-                old.succeed(None, _CUT_OFF.format(reason="no engine could be started"))
                 self.deck.retire(old)
             text = f"{failed}; and {before.name} did not come back: {second.reason}"
             return self._result(Outcome.FAILED, text, before, [*error.lines, *second.lines])
@@ -257,67 +207,32 @@ class Switch:
 
     async def _hold_and_carry(self, old: Engine, bound: Bound) -> None:
         with self.timeline.phase(PhaseName.HOLD):
-            self.deck.entry.hold(self.deck.profile.switch.hold_deadline_s)
+            self._requests.hold()
         with self.timeline.phase(PhaseName.CARRY):
-            at_first = old.handling(bound)
-            await self.deck.uninterrupted(self._drain(old, bound), self.cancel)
-            self.can_cancel = False
-            left = old.handling(bound)
-            self._frozen_at = time.monotonic()
-            self._old = old
-            reason = bound.reason or "it depends on state of the old engine, and its drain time is over"
-            self._carried = await old.hand_over(bound, _CUT_OFF.format(reason=reason))
-            replayed = sum(1 for item in self._carried if item.is_replayed)
-            drained = at_first.drain + at_first.replay - left.drain - left.replay
-            self._counts = {"carried": len(self._carried) - replayed, "drained": max(0, drained), "replayed": replayed}
-            cut = f", {left.drain} cut off" if left.drain else ""
-            self.timeline.note(", ".join(f"{n} {word}" for word, n in self._counts.items()) + cut)
-
-    async def _drain(self, old: Engine, bound: Bound) -> None:
-        """Wait for the requests that cannot be carried. The others go on meanwhile."""
-        deadline = time.monotonic() + self.order.drain_timeout_s
-        while time.monotonic() < deadline and not old.is_dead:
-            now = old.handling(bound)
-            if not now.drain and not now.replay:
-                return
-            self.timeline.note(f"draining {now.drain + now.replay}, carrying {now.carry}")
-            await asyncio.sleep(_DRAIN_POLL_S)
+            await self._requests.take(old, bound)
 
     async def _release(
         self, new: Engine, old: Engine | None, before: Profile, *, back_to: Profile | None = None, text: str = ""
     ) -> None:
         with self.timeline.phase(PhaseName.RELEASE):
-            cut_off = _CUT_OFF.format(reason="it is too long for the new engine")
             first_token = asyncio.Event()
-            self.deck.on_step = lambda step: first_token.set() if step.generation_tokens else None
+            self.deck.on_step(lambda step: first_token.set() if step.generation_tokens else None)
             try:
-                carried = await new.adopt(self._carried, cut_off)
-                self._carried = []
-                if old is not None:
-                    old.succeed(new, cut_off)
-                said = text or f"switched {before.name} -> {self.order.profile.name}" + (
-                    f", {carried} streams carried" if carried else ""
-                )
+                carried = await self._requests.give(new, old)
+                streams = f", {carried} streams carried" if carried else ""
+                said = text or f"switched {before.name} -> {self.order.profile.name}{streams}"
                 self.deck.install(new, back_to or self.order.profile, said, self.order.who)
-                if carried and self._frozen_at is not None:
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(first_token.wait(), _FIRST_TOKEN_S)
-                    self._gap_s = time.monotonic() - self._frozen_at
+                if carried:
+                    await self._requests.measure_gap(first_token)
             finally:
-                self.deck.on_step = None
-
-    def _lose(self, reason: str) -> None:
-        """End what was carried and found no engine."""
-        if self._old is not None:
-            self._old.drop(self._carried, _CUT_OFF.format(reason=reason))
-        self._carried = []
+                self.deck.on_step(None)
 
     # --- the outcome -----------------------------------------------------------------------------------------------
 
     def _switched(self, before: Profile) -> SwitchResult:
         self.times.remember(self.order.profile.digest, self.tier, self.timeline.durations())
-        carried = self._counts["carried"] + self._counts["replayed"]
-        gap = f", gap {self._gap_s:.2f} s" if self._gap_s is not None else ""
+        carried = self._requests.carried + self._requests.replayed
+        gap = f", gap {self._requests.gap_s:.2f} s" if self._requests.gap_s is not None else ""
         streams = f", {carried} streams carried{gap}" if carried else ""
         text = f"switched {before.name} -> {self.order.profile.name} in {self.timeline.elapsed_s:.1f} s{streams}"
         return self._result(Outcome.SWITCHED, text, before)
@@ -332,11 +247,13 @@ class Switch:
             who=self.order.who,
             at=self.since,
             took_s=self.timeline.elapsed_s,
-            gap_s=self._gap_s,
+            gap_s=self._requests.gap_s,
             held=self.deck.entry.held_total,
             phases=self.timeline.phases,
+            carried=self._requests.carried,
+            drained=self._requests.drained,
+            replayed=self._requests.replayed,
             lines=lines or [],
-            **self._counts,
         )
 
 

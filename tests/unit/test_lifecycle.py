@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine_host.engine import last_words
 from engine_host.engine import lifecycle as room
 from engine_host.engine.crash_policy import CRASH_LIMIT
 from engine_host.engine.port import EngineStartError
@@ -20,7 +21,7 @@ from .world import World, hold_request
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_DEATH_POLL_S", 0.005)
-    monkeypatch.setattr(room, "_LAST_WORDS_S", 0.0)
+    monkeypatch.setattr(last_words, "LAST_WORDS_S", 0.0)
 
 
 async def test_it_starts_serves_and_stops() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from engine_host.engine import last_words
 from engine_host.engine import lifecycle as room
 from engine_host.engine.switch import SwitchOrder
 from engine_host.engine.timeline import PhaseTimes
@@ -22,7 +23,7 @@ from engine_host.protocol.snapshot import State
 from engine_host.protocol.switching import Outcome, PhaseName, SwitchResult
 
 from .scripted_engine import ScriptedEngine, ScriptedStream
-from .world import World, profile
+from .world import World, hold_request, profile
 
 OTHER = profile("b", max_num_seqs=4)
 OTHER_MODEL = profile("c", tokenizer="scripted/other")
@@ -42,7 +43,7 @@ class Checked:
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_DEATH_POLL_S", 0.005)
-    monkeypatch.setattr(room, "_LAST_WORDS_S", 0.0)
+    monkeypatch.setattr(last_words, "LAST_WORDS_S", 0.0)
 
 
 @asynccontextmanager
@@ -247,6 +248,23 @@ async def test_a_switch_can_be_cancelled_until_the_old_engine_hands_over(tmp_pat
         assert stuck.ended_with is None and len(world.made) == 1
         with pytest.raises(OperatorError, match="no switch is under way"):
             world.lifecycle.cancel_switch()
+
+
+async def test_a_switch_asked_for_in_the_instant_of_a_stop_is_refused(tmp_path: Path) -> None:
+    world = World()
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until_state(State.SERVING)
+    release = asyncio.Event()
+    request = asyncio.create_task(hold_request(world.entry, release))
+    await world.until(lambda: world.entry.inflight == 1)
+    stop = asyncio.create_task(world.lifecycle.stop(30.0))
+    await asyncio.sleep(0)
+    assert world.lifecycle.state is State.SERVING
+    with pytest.raises(OperatorError, match="already drains for a stop") as caught:
+        await switch(world, tmp_path=tmp_path)
+    assert caught.value.exit_code == EXIT_REFUSED
+    release.set()
+    await asyncio.gather(stop, run, request)
 
 
 async def test_a_stop_during_a_switch_ends_both(tmp_path: Path) -> None:

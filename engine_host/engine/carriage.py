@@ -1,0 +1,100 @@
+"""The requests in flight during one switch: held at the gate, taken from the old engine, given to the new one.
+
+New requests wait from `hold` until the release. Those in flight are drained when only the old engine can finish them,
+and otherwise carried or replayed; whichever finds no engine ends with the reason as its text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine_host.engine.deck import Deck
+from engine_host.engine.port import Bound, Engine
+from engine_host.engine.timeline import Timeline
+
+_DRAIN_POLL_S = 0.05
+_FIRST_TOKEN_S = 5.0
+"""How long the first token after the release is waited for, to measure the gap."""
+_CUT_OFF = "The server changed its profile, and this answer could not go on in the new engine: {reason}. Send it again."
+_TOO_LONG = _CUT_OFF.format(reason="it is too long for the new engine")
+
+
+@dataclass
+class Carriage:
+    """Used once, in the order `hold`, `take`, `give` or `lose`."""
+
+    deck: Deck
+    timeline: Timeline
+    drain_timeout_s: float
+    cancel: asyncio.Event
+    is_taken: bool = False
+    """The old engine hands over, and there is no way back to it."""
+    carried: int = 0
+    drained: int = 0
+    replayed: int = 0
+    gap_s: float | None = None
+    """From the old engine's last token to the new one's first."""
+    _old: Engine | None = None
+    _items: list[Any] = field(default_factory=list)
+    _frozen_at: float | None = None
+
+    def hold(self) -> None:
+        """New requests wait at the gate."""
+        self.deck.entry.hold(self.deck.profile.switch.hold_deadline_s)
+
+    async def take(self, old: Engine, bound: Bound) -> None:
+        """Drain, then take what can go on elsewhere out of the old engine. Raises `Cancelled`, `Interrupted`."""
+        at_first = old.handling(bound)
+        await self.deck.uninterrupted(self._drain(old, bound), self.cancel)
+        self.is_taken = True
+        left = old.handling(bound)
+        self._frozen_at = time.monotonic()
+        self._old = old
+        reason = bound.reason or "it depends on state of the old engine, and its drain time is over"
+        self._items = await old.hand_over(bound, _CUT_OFF.format(reason=reason))
+        self.replayed = sum(1 for item in self._items if item.is_replayed)
+        self.carried = len(self._items) - self.replayed
+        self.drained = max(0, at_first.drain + at_first.replay - left.drain - left.replay)
+        cut = f", {left.drain} cut off" if left.drain else ""
+        self.timeline.note(f"{self.carried} carried, {self.drained} drained, {self.replayed} replayed{cut}")
+
+    async def _drain(self, old: Engine, bound: Bound) -> None:
+        """Wait for the requests that cannot be carried. The others go on meanwhile."""
+        deadline = time.monotonic() + self.drain_timeout_s
+        while time.monotonic() < deadline and not old.is_dead:
+            now = old.handling(bound)
+            if not now.drain and not now.replay:
+                return
+            self.timeline.note(f"draining {now.drain + now.replay}, carrying {now.carry}")
+            await asyncio.sleep(_DRAIN_POLL_S)
+
+    async def give(self, new: Engine, old: Engine | None) -> int:
+        """The new engine goes on with what was taken, and `old`'s app asks it from now on; returns how many go on."""
+        carried = await new.adopt(self._items, _TOO_LONG)
+        self._items = []
+        if old is not None:
+            old.succeed(new, _TOO_LONG)
+        return carried
+
+    async def measure_gap(self, first_token: asyncio.Event) -> None:
+        """Wait for the first token, within reason."""
+        if self._frozen_at is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(first_token.wait(), _FIRST_TOKEN_S)
+            self.gap_s = time.monotonic() - self._frozen_at
+
+    def lose(self, reason: str) -> None:
+        """End what was taken and found no engine."""
+        if self._old is not None and self._items:
+            self._old.drop(self._items, _CUT_OFF.format(reason=reason))
+        self._items = []
+
+    def lose_all(self, old: Engine | None, reason: str) -> None:
+        """End also what `old`'s app still asks for."""
+        self.lose(reason)
+        if old is not None:
+            old.succeed(None, _CUT_OFF.format(reason=reason))

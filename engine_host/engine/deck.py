@@ -1,0 +1,87 @@
+"""What a switch may do with the host.
+
+It runs inside the lifecycle's own task, so that the host's state keeps one writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from engine_host.engine.commands import Commands
+from engine_host.engine.host_state import HostState
+from engine_host.engine.port import Engine, StepStats
+from engine_host.engine.recovery import Recovery
+from engine_host.engine.service import Service
+from engine_host.engine.starter import Starter
+from engine_host.gateway.entry import Entry
+from engine_host.profiles import Profile
+from engine_host.protocol.events import Severity
+from engine_host.protocol.snapshot import State
+
+T = TypeVar("T")
+
+_BUSY = "a switch is under way"
+
+
+class Deck:
+    """The lifecycle's parts, as far as a switch needs them."""
+
+    def __init__(
+        self, state: HostState, service: Service, starter: Starter, recovery: Recovery, commands: Commands
+    ) -> None:
+        self._state = state
+        self._service = service
+        self._starter = starter
+        self._recovery = recovery
+        self._commands = commands
+
+    @property
+    def entry(self) -> Entry:
+        return self._service.entry
+
+    @property
+    def profile(self) -> Profile:
+        """What serves, or is to serve."""
+        return self._service.profile
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine that serves, if one does."""
+        return self._service.engine
+
+    async def uninterrupted(self, work: Coroutine[Any, Any, T], cancel: asyncio.Event | None) -> T:
+        """Await `work`; raises `Interrupted` when the host is to stop and `Cancelled` when `cancel` is set."""
+        return await self._commands.uninterrupted(work, cancel, _BUSY)
+
+    async def bring_up(self, profile: Profile, cancel: asyncio.Event | None) -> Engine:
+        """Start an engine beside or after the other; raises `EngineStartError`, `Interrupted`, `Cancelled`."""
+        return await self._starter.bring_up(profile, cancel, _BUSY)
+
+    def on_step(self, listener: Callable[[StepStats], None] | None) -> None:
+        """Tell `listener` of every step of any engine; None: no longer."""
+        self._starter.on_step = listener
+
+    def switching(self, text: str, who: str) -> None:
+        """Enter the state."""
+        self._recovery.call_off()
+        self._state.enter(State.SWITCHING, text, who=who)
+
+    def install(self, engine: Engine, profile: Profile, text: str, who: str) -> None:
+        """It serves from now on."""
+        self._service.install(engine, profile)
+        self._state.enter(State.SERVING, text, who=who)
+
+    def keep(self, text: str, who: str, severity: Severity) -> None:
+        """Whatever was before the switch goes on: the engine that served, or none."""
+        state = State.SERVING if self.engine is not None else State.DEAD
+        self._state.enter(state, text, kind="switch.kept", severity=severity, who=who)
+
+    def uninstall(self) -> None:
+        """No engine serves now; the switch ends the one that did."""
+        self._service.uninstall()
+
+    def retire(self, engine: Engine) -> None:
+        """Close its app when its last answer is written."""
+        self._service.retire(engine)

@@ -1,0 +1,83 @@
+"""After a failure: what it was, when the engine starts again, and what clients and operators are told of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from engine_host.engine import last_words
+from engine_host.engine.crash_policy import CRASH_LIMIT, CrashPolicy
+from engine_host.engine.host_state import HostState
+from engine_host.engine.port import EngineStartError
+from engine_host.gateway.entry import Entry
+from engine_host.gateway.unavailable import Unavailable
+from engine_host.protocol.errors import OperatorError
+from engine_host.protocol.events import Severity
+from engine_host.protocol.snapshot import Failure, State
+
+START_S = 30.0
+"""What a start is said to take while none was measured."""
+
+
+class Recovery:
+    """Goes DEAD and sets when to start again; the lifecycle does start."""
+
+    def __init__(
+        self, state: HostState, entry: Entry, crashes: CrashPolicy, start_expected_s: Callable[[], float | None]
+    ) -> None:
+        self._state = state
+        self._entry = entry
+        self._crashes = crashes
+        self._start_expected_s = start_expected_s
+        self.failure: Failure | None = None
+        """The last one."""
+        self._restart_at: float | None = None
+
+    @property
+    def crashes_in_window(self) -> int:
+        return self._crashes.recent
+
+    @property
+    def restart_in_s(self) -> float | None:
+        """None when no start is due."""
+        return None if self._restart_at is None else max(0.0, self._restart_at - time.monotonic())
+
+    def call_off(self) -> None:
+        """No start is due any more: it begins, or something else does."""
+        self._restart_at = None
+
+    def forgive(self) -> None:
+        """An operator's restart begins anew."""
+        self._crashes.forgive()
+        self._restart_at = None
+        self.failure = None
+
+    def start_failed(self, error: EngineStartError | OperatorError, *, first: bool) -> None:
+        """Raises `error` when it was the first start, which ends the host."""
+        # An OperatorError: the profile names something that this vLLM does not know, found before anything started.
+        reason = error.fact if isinstance(error, OperatorError) else error.reason
+        lines = () if isinstance(error, OperatorError) else error.lines
+        if not first:
+            self.crashed("engine.start_failed", "engine did not start", reason, lines, had_served=False)
+            return
+        self.failure = last_words.failure(reason, lines)
+        self._state.enter(State.DEAD, f"engine did not start: {self.failure.reason}", severity=Severity.ERROR)
+        raise error
+
+    def crashed(self, kind: str, what: str, reason: str, lines: Sequence[str], *, had_served: bool) -> None:
+        """Record a crash, go DEAD and set when to try again, if at all."""
+        self.failure = last_words.failure(reason, lines)
+        reason = self.failure.reason
+        pause_s = self._crashes.crashed(had_served=had_served)
+        count = self._crashes.recent
+        if pause_s is None:
+            self._restart_at = None
+            text = f"{what}: {reason}; {count} crashes, giving up: `vllm-console restart` tries again"
+            why = Unavailable(State.DEAD, f"The engine failed {count} times and is not restarted: {reason}")
+        else:
+            self._restart_at = time.monotonic() + pause_s
+            text = f"{what}: {reason}; starting again in {pause_s:.0f} s (crash {count} of {CRASH_LIMIT})"
+            back_in_s = pause_s + (self._start_expected_s() or START_S)
+            why = Unavailable(State.DEAD, f"The engine failed and is being restarted: {reason}", back_in_s)
+        self._entry.detach(why)
+        self._state.enter(State.DEAD, text, kind=kind, severity=Severity.ERROR, data={"lines": self.failure.lines})

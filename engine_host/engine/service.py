@@ -1,0 +1,57 @@
+"""The engine that serves, the profile that it serves, and the entry that hands it requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from engine_host.engine.port import Engine
+from engine_host.gateway.entry import Entry
+from engine_host.profiles import Profile
+
+
+class Service:
+    """Changed by the lifecycle alone; `on_gone` is called when an engine serves no more."""
+
+    def __init__(self, profile: Profile, entry: Entry, on_gone: Callable[[], None]) -> None:
+        self.profile = profile
+        """What serves, or is to serve."""
+        self.entry = entry
+        self.engine: Engine | None = None
+        """The engine that serves, if one does."""
+        self._since: float | None = None
+        self._on_gone = on_gone
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    @property
+    def uptime_s(self) -> float | None:
+        return None if self._since is None else time.monotonic() - self._since
+
+    def install(self, engine: Engine, profile: Profile) -> None:
+        """It serves from now on."""
+        self.engine, self.profile = engine, profile
+        self._since = time.monotonic()
+        self.entry.attach(engine.app)
+
+    def uninstall(self) -> None:
+        """No engine serves now; whoever took it out ends it."""
+        self.engine = self._since = None
+        self._on_gone()
+
+    async def discard(self, timeout_s: float) -> None:
+        """End the engine, if there is one, and everything it started."""
+        engine, self.engine, self._since = self.engine, None, None
+        if engine is not None:
+            await engine.stop(timeout_s)
+            self._on_gone()
+
+    def retire(self, engine: Engine) -> None:
+        """Its app still writes the answers that were under way; it is closed after the last of them."""
+        task = asyncio.create_task(self._close_when_idle(engine), name="retire-app")
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def _close_when_idle(self, engine: Engine) -> None:
+        await self.entry.wait_left(engine.app)
+        await engine.close_app()
