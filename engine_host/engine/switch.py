@@ -179,7 +179,7 @@ class Switch:
         try:
             with self.timeline.phase(PhaseName.ROLLBACK):
                 engine = await self.deck.bring_up(before, None)
-                await self.deck.uninterrupted(engine.probe(PROBE_S), None)
+                await self._probe(engine, None)
         except EngineStartError as second:
             self._requests.lose_all(old, "no engine could be started")
             if old is not None:
@@ -197,13 +197,17 @@ class Switch:
     async def _start_and_probe(self, profile: Profile, cancel: asyncio.Event | None) -> Engine:
         with self.timeline.phase(PhaseName.START):
             engine = await self.deck.bring_up(profile, cancel)
+        with self.timeline.phase(PhaseName.PROBE):
+            await self._probe(engine, cancel)
+        return engine
+
+    async def _probe(self, engine: Engine, cancel: asyncio.Event | None) -> None:
+        """Its first token. Whatever prevents it ends the engine: nobody else knows of it yet."""
         try:
-            with self.timeline.phase(PhaseName.PROBE):
-                await self.deck.uninterrupted(engine.probe(PROBE_S), cancel)
+            await self.deck.uninterrupted(engine.probe(PROBE_S), cancel)
         except BaseException:
             await engine.stop(0.0)
             raise
-        return engine
 
     async def _hold_and_carry(self, old: Engine, bound: Bound) -> None:
         with self.timeline.phase(PhaseName.HOLD):

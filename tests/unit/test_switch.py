@@ -187,6 +187,15 @@ async def test_when_not_even_the_old_profile_comes_back_the_host_says_so_and_tri
         assert world.lifecycle.profile.name == "a"
 
 
+async def test_a_former_profile_that_comes_up_and_gives_no_token_is_not_left_behind(tmp_path: Path) -> None:
+    mute = ScriptedEngine(probe_error="no token")
+    async with serving(ScriptedEngine(), ScriptedEngine(start_error="first"), mute, ScriptedEngine()) as world:
+        result = await switch(world, tmp_path=tmp_path)
+        assert result.outcome is Outcome.FAILED
+        assert mute.stopped_with
+        await world.until(lambda: world.lifecycle.state is State.SERVING)
+
+
 async def test_what_cannot_be_carried_is_drained_first(tmp_path: Path) -> None:
     stream = ScriptedStream("grammar", carryable=False)
     old = ScriptedEngine(streams=[stream])
