@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from engine_host.decoder_words import in_words
 from engine_host.nearest import suggestion
 from engine_host.protocol.envelope import ErrorCode, Id, Request, RpcError
 from engine_host.protocol.methods import METHODS, Method
@@ -18,6 +19,8 @@ MAX_ID_CHARS = 128
 """An id is echoed in the reply: it may not be a way to make the host hold and send a megabyte."""
 
 _SHOWN_CHARS = 60
+_KINDS = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false"}
+"""What may stand where an object should."""
 _request = msgspec.json.Decoder(Request)
 _params = {method.name: msgspec.json.Decoder(method.params) for method in METHODS.values()}
 _UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeError)
@@ -62,8 +65,8 @@ def decode_params(request: Request, method: Method) -> Any:
         return _params[method.name].decode(request.params)
     except _UNREADABLE as error:
         names = method.params.__struct_fields__
-        remedy = f"{method.name} takes: {', '.join(names)}" if names else f"{method.name} takes no parameters"
-        fact = f"invalid parameters for {method.name}: {_shown(str(error), 200)}"
+        remedy = f"it takes: {', '.join(names)}" if names else "it takes no parameters"
+        fact = f"invalid parameters for {method.name}: {_shown(in_words(error), 200)}"
         return Refused(request.id, rpc_error(ErrorCode.INVALID_PARAMS, fact, remedy))
 
 
@@ -72,14 +75,14 @@ def _diagnose(frame: bytes, error: Exception) -> Refused:
     try:
         value = msgspec.json.decode(frame)
     except _UNREADABLE as broken:
-        reason = "nested too deeply" if isinstance(broken, RecursionError) else _shown(str(broken), 200)
+        reason = "it is nested too deeply" if isinstance(broken, RecursionError) else _shown(in_words(broken), 200)
         return Refused(None, rpc_error(ErrorCode.PARSE, f"the frame is not JSON: {reason}", "send one object a line"))
     if not isinstance(value, dict):
-        kind = "array" if isinstance(value, list) else type(value).__name__
-        return _invalid(None, f"a request is an object, not {kind}", "send one request a line; there are no batches")
+        fact = f"a request is an object, not {_KINDS.get(type(value), 'null')}"
+        return _invalid(None, fact, "send one request a line; there are no batches")
     return _invalid(
         _usable_id(value.get("id")),
-        f"not a request: {_shown(str(error), 200)}",
+        f"not a request: {_shown(in_words(error), 200)}",
         'send {"jsonrpc": "2.0", "id": 1, "method": "status"}',
     )
 

@@ -110,7 +110,7 @@ class ControlServer:
         if len(roles) >= MAX_SESSIONS:
             if len(self._sessions) > 2 * MAX_SESSIONS:
                 transport.abort()  # even being told no takes a moment and memory each
-            return rpc_error(ErrorCode.BUSY, f"{MAX_SESSIONS} sessions are open already", "close one, then try again")
+            return self._too_many(f"{MAX_SESSIONS} consoles and scripts are connected to this host already, its limit")
         try:
             # A duplicate, because not every event loop lets its transport's socket be asked.
             with socket.socket(fileno=socket.dup(transport.get_extra_info("socket").fileno())) as connection:
@@ -118,10 +118,15 @@ class ControlServer:
         except OSError as error:
             return rpc_error(ErrorCode.BUSY, f"the host cannot tell who connects: {error.strerror}", "try again")
         if peer.role is Role.VIEWER and roles.count(Role.VIEWER) >= MAX_VIEWER_SESSIONS:
-            fact = f"{MAX_VIEWER_SESSIONS} read-only sessions are open already"
-            return rpc_error(ErrorCode.BUSY, fact, "close one, then try again")
+            return self._too_many(
+                f"{MAX_VIEWER_SESSIONS} consoles and scripts that may only look are connected to this host already, "
+                "their limit"
+            )
         self._sessions[session] = peer.role
         return peer
+
+    def _too_many(self, fact: str) -> RpcError:
+        return rpc_error(ErrorCode.BUSY, fact, "end those that nobody needs (pgrep -af vllm-console), then try again")
 
     def left(self, session: Session) -> None:
         self._sessions.pop(session, None)

@@ -13,22 +13,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from engine_host.decoder_words import fault
 from engine_host.protocol.errors import OperatorError
 
 _LoadableText = Annotated[str, msgspec.Meta(min_length=1)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
-
-_TYPE_NAMES = {
-    "`int`": "a whole number",
-    "`float`": "a number with a fraction",
-    "`str`": "a text",
-    "`bool`": "true or false",
-    "`array`": "a list",
-    "`object`": "a table",
-    "`str | null`": "a text",
-    "`array | null`": "a list",
-}
-"""A decoder's words in an operator's."""
 
 _SECRET = ("api_key",)
 """Keys whose values no message repeats: messages end up in logs."""
@@ -83,17 +72,10 @@ def read_server_settings(table: Mapping[str, Any]) -> ServerSettings:
             msgspec.convert({key: value}, ServerSettings)
         except msgspec.ValidationError as error:
             shown = f"server.{key}" if key in _SECRET else f"server.{key} = {value!r}"
-            raise OperatorError(f"{shown}: {_in_words(error)}", _remedy(key, value)) from None
+            raise OperatorError(f"{shown}: {fault(error)}", _remedy(key, value)) from None
     settings = msgspec.convert(ours, ServerSettings)
     _try_tls(settings)
     return settings
-
-
-def _in_words(error: msgspec.ValidationError) -> str:
-    text = str(error).split(" - at ")[0]
-    for theirs, word in _TYPE_NAMES.items():
-        text = text.replace(theirs, word)
-    return text[:1].lower() + text[1:]
 
 
 def _remedy(key: str, value: Any) -> str:

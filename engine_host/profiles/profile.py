@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from engine_host.decoder_words import fault
 from engine_host.nearest import suggestion
 from engine_host.profiles.arguments import is_idle
 from engine_host.profiles.document import checked_document, neighbours, read_document
@@ -179,7 +180,7 @@ def _build_switch(found: Inherited, path: Path) -> Switch:
         try:
             msgspec.convert({key: value}, Switch)
         except msgspec.ValidationError as error:
-            fact = f"{where}: switch.{key} = {value!r}: {str(error).split(' - at ')[0]}"
+            fact = f"{where}: switch.{key} = {value!r}: {fault(error)}"
             raise OperatorError(fact, f"mend switch.{key}, or leave it out for its default") from None
     return msgspec.convert(table, Switch)
 

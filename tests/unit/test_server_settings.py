@@ -36,8 +36,8 @@ def test_what_is_given_is_taken_and_keys_of_vllms_app_pass_by() -> None:
     ("key", "value", "said"),
     [
         ("port", "abc", "server.port = 'abc': expected a whole number, got a text"),
-        ("port", 70_000, "server.port = 70000: expected a whole number <= 65535"),
-        ("port", 0, "server.port = 0: expected a whole number >= 1"),
+        ("port", 70_000, "server.port = 70000: expected a whole number of at most 65535"),
+        ("port", 0, "server.port = 0: expected a whole number of at least 1"),
         ("port", True, "server.port = True: expected a whole number, got true or false"),
         ("host", 5, "server.host = 5: expected a text"),
         ("host", "", "server.host = ''"),

@@ -26,7 +26,10 @@ async def test_sessions_beyond_the_limit_are_told_so(bench: Bench, monkeypatch: 
     monkeypatch.setattr(server, "MAX_SESSIONS", 2)
     one, _two = await bench.connect(), await bench.connect()
     third = await bench.connect_unread()
-    assert (await third.read())["error"]["code"] == ErrorCode.BUSY
+    error = (await third.read())["error"]
+    assert error["code"] == ErrorCode.BUSY
+    assert error["message"] == "2 consoles and scripts are connected to this host already, its limit"
+    assert "pgrep -af vllm-console" in error["data"]["remedy"]
     assert await third.is_closed_by_host()
     one.close()
     third.close()

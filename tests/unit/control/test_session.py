@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 
 import pytest
 
@@ -103,6 +104,39 @@ async def test_a_bad_frame_gets_an_error_with_a_remedy_and_the_session_goes_on(
     assert len(json.dumps(reply)) < 1000
     assert "result" in await client.call("status")
     assert bench.host.calls == []
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "said"),
+    [
+        ("telemetry.subscribe", {"interval_s": 0.01}, "interval_s: expected a number of at least 0.1"),
+        ("telemetry.subscribe", {"interval_s": "1"}, "interval_s: expected a number, got a text"),
+        ("engine.restart", {}, "idempotency_key is missing"),
+        ("engine.restart", change("k", drain_timeout_s="x"), "drain_timeout_s: expected a number, got a text"),
+        ("engine.restart", change(""), "idempotency_key: expected a text of at least 1 characters"),
+        ("engine.restart", change("k", resaon="x"), 'it has no "resaon"'),
+        ("history", {"series": [1]}, "series[0]: expected a text, got a whole number"),
+        ("history", {"series": ["a"] * 65}, "series: expected a list of at most 64 entries"),
+        ("switch", change("k", profile="a", tier="fast"), "tier: 'fast' is not one of its values"),
+    ],
+)
+async def test_a_bad_parameter_is_told_in_an_operators_words(
+    bench: Bench, method: str, params: dict[str, object], said: str
+) -> None:
+    client = await bench.connect()
+    error = (await client.call(method, params))["error"]
+    assert error["message"] == f"invalid parameters for {method}: {said}"
+
+
+@pytest.mark.parametrize(
+    "frame", [b"[1]", b"null", b"7", b'{"id": 1, "method": 5}', b'{"id": 1, "method": "x"', b"\xff"]
+)
+async def test_no_type_of_the_programs_own_is_named_to_a_peer(bench: Bench, frame: bytes) -> None:
+    client = await bench.connect()
+    client.send_raw(frame + b"\n")
+    message = (await client.read())["error"]["message"]
+    assert not set(re.findall(r"\w+", message)) & {"NoneType", "int", "str", "bool", "float", "dict", "array"}
+    assert "`" not in message and "$" not in message
 
 
 async def test_a_misspelt_method_is_answered_with_the_nearest(bench: Bench) -> None:
