@@ -4,7 +4,8 @@
 percentiles are worked out when somebody looks. One writer, one event loop, no locks. Memory does not depend on load
 or on time.
 
-Counters are summed over engines and go on across engine restarts, since they add up the deltas of steps.
+Counters are summed over engines and go on across engine restarts, since they add up the deltas of steps. Rates and
+ratios speak of the engine that serves: their window begins no earlier than it did.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ HUNG_WITHOUT_TOKENS_S = 120.0
 """Steps go on but requests run without any token for so long."""
 STUCK_AFTER_S = 10.0
 """Requests wait and none runs for so long: nothing will start them."""
+
+_SHORTEST_S = 0.1
+"""What a rate is taken over at least: the first step of an engine is no rate yet."""
 
 _FRESH_S = 1.0
 """The scheduler's gauges are taken at their word for so long after a step."""
@@ -92,6 +96,7 @@ class TelemetryStore:
         self._clock = clock
         self._started = clock()
         self._second = int(self._started)
+        self._serving_since: float | None = None
         self._rows = np.zeros((SPAN_S, _WIDTH), dtype=np.int64)
         self._current = [0] * _WIDTH
         self._totals = [0] * _WIDTH
@@ -151,8 +156,21 @@ class TelemetryStore:
         for position, count in enumerate(step.accepted_per_position[:MAX_POSITIONS]):
             current[_ACCEPTED_AT + position] += count
 
+    def engine_serves(self) -> None:
+        """An engine takes requests from now on: windows begin here.
+
+        What was counted in this second until now is moved into the one before, where it no longer counts as this
+        engine's: the last steps of the former engine, and this one's own warm-up and probe.
+        """
+        self.advance()
+        self._rows[(self._second - 1) % SPAN_S] += np.asarray(self._current)
+        self._totals = [total + now for total, now in zip(self._totals, self._current, strict=True)]
+        self._current = [0] * _WIDTH
+        self._serving_since = self._clock()
+
     def engine_gone(self) -> None:
         """Forget gauges: an engine that ended holds no requests and no blocks. Counters and windows stay."""
+        self._serving_since = None
         self._gauges.clear()
         self._last_step = self._last_token = self._unfinished_since = self._nothing_runs_since = None
 
@@ -298,12 +316,13 @@ class TelemetryStore:
         return self._totals[_AT[column]] + self._current[_AT[column]]
 
     def _window(self, window_s: float) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], float]:
-        """Counts of the last `window_s` and the seconds they cover (the running one in part, uptime at most)."""
-        seconds = int(window_s)
-        rows = [second % SPAN_S for second in range(self._second - seconds + 1, self._second)]
+        """Counts of the last `window_s` and the seconds that they cover: the running one in part, and none before the
+        engine served. Without an engine the host's uptime bounds them."""
+        began = self._started if self._serving_since is None else self._serving_since
+        first = max(self._second - int(window_s) + 1, int(began))
+        rows = [second % SPAN_S for second in range(first, self._second)]
         counts = self._rows[rows].sum(axis=0) + np.asarray(self._current)
-        now = self._clock()
-        return counts, max(min(now - (self._second - seconds + 1), now - self._started), 0.1)
+        return counts, max(self._clock() - max(first, began), _SHORTEST_S)
 
     def _rate(self, column: str) -> float:
         counts, span = self._window(RATE_WINDOW_S)

@@ -41,6 +41,63 @@ def test_five_hundred_tokens_in_five_seconds_are_a_hundred_a_second(store: Telem
     assert store.throughput().generation_tokens_total == 500
 
 
+DRAFT = SpeculationStep(1, 5, 4, [1] * 5, [1, 1, 1, 1, 0])
+
+
+def test_rates_cover_the_time_since_the_engine_serves_not_its_start(store: TelemetryStore, clock: Clock) -> None:
+    clock.now += 40.3  # the engine starts
+    store.engine_serves()
+    for _ in range(8):
+        clock.now += 0.5
+        store.record(step(generation_tokens=50, prompt_tokens=100, preemptions=1, finished=1, speculation=DRAFT))
+    assert store.throughput().generation_tokens_per_s == pytest.approx(100.0)
+    assert store.throughput().prompt_tokens_per_s == pytest.approx(200.0)
+    assert store.throughput().requests_per_s == pytest.approx(2.0)
+    assert store.queue(BUSY).preemptions_per_s == pytest.approx(2.0)
+    assert store.speculation("ngram", 5).drafted_per_s == pytest.approx(10.0)
+    assert store.speculation("ngram", 5).accepted_per_s == pytest.approx(8.0)
+
+
+def test_rates_and_ratios_after_a_switch_are_the_new_engines_own(store: TelemetryStore, clock: Clock) -> None:
+    store.engine_serves()
+    for _ in range(100):
+        clock.now += 0.2
+        store.record(step(generation_tokens=200, speculation=DRAFT, prefix_queried_tokens=10))
+    store.engine_gone()
+    store.engine_serves()
+    assert store.throughput().generation_tokens_per_s == 0.0
+    assert store.speculation("ngram", 5).acceptance_rate is None
+    for _ in range(6):
+        clock.now += 0.5
+        store.record(step(generation_tokens=5, speculation=SpeculationStep(1, 5, 1, [1] * 5, [1, 0, 0, 0, 0])))
+    assert store.throughput().generation_tokens_per_s == pytest.approx(10.0)
+    assert store.speculation("ngram", 5).acceptance_rate == pytest.approx(0.2)
+    assert store.prefix_cache(True).queried_tokens == 0
+    assert store.throughput().generation_tokens_total == 100 * 200 + 6 * 5
+    assert store.prefix_cache(True).queried_tokens_total == 1000
+
+
+def test_a_rate_of_a_long_served_engine_covers_its_window(store: TelemetryStore, clock: Clock) -> None:
+    store.engine_serves()
+    for _ in range(200):
+        clock.now += 0.5
+        store.record(step(generation_tokens=50, speculation=DRAFT))
+    assert store.throughput().generation_tokens_per_s == pytest.approx(100.0, rel=0.06)
+    assert store.speculation("ngram", 5).drafted_per_s == pytest.approx(10.0, rel=0.02)
+
+
+def test_while_no_engine_serves_rates_fade_with_their_window(store: TelemetryStore, clock: Clock) -> None:
+    store.engine_serves()
+    for _ in range(100):
+        clock.now += 0.5
+        store.record(step(generation_tokens=50))
+    store.engine_gone()
+    clock.now += 5
+    assert store.throughput().generation_tokens_per_s == pytest.approx(50.0, rel=0.15)
+    clock.now += 6
+    assert store.throughput().generation_tokens_per_s == 0.0
+
+
 def test_a_rate_falls_to_zero_once_its_window_has_passed(store: TelemetryStore, clock: Clock) -> None:
     store.record(step(generation_tokens=1000, preemptions=2))
     clock.now += 11
