@@ -83,6 +83,7 @@ class EngineHost:
             self.events.append,
             start_expected_s=lambda wanted: self._start_times.expected_s(wanted.digest),
             on_started=lambda started, took_s: self._start_times.remember(started.digest, took_s),
+            on_serving=self._store.engine_serves,
             on_gone=self._store.engine_gone,
         )
         self._snapshots = SnapshotTaker(

@@ -66,6 +66,7 @@ class Lifecycle:
         *,
         start_expected_s: Callable[[Profile], float | None] = lambda profile: None,
         on_started: Callable[[Profile, float], None] = lambda profile, took_s: None,
+        on_serving: Callable[[], None] = lambda: None,
         on_gone: Callable[[], None] = lambda: None,
         crashes: CrashPolicy | None = None,
     ) -> None:
@@ -75,7 +76,7 @@ class Lifecycle:
         self._commands = Commands()
         self._force = asyncio.Event()
         self._state = HostState(on_event)
-        self._service = Service(profile, entry, on_gone)
+        self._service = Service(profile, entry, on_serving, on_gone)
         self._starter = Starter(
             make_engine, sink, log, self._commands, expected_s=start_expected_s, on_started=on_started
         )

@@ -12,15 +12,18 @@ from engine_host.profiles import Profile
 
 
 class Service:
-    """Changed by the lifecycle alone; `on_gone` is called when an engine serves no more."""
+    """Changed by the lifecycle alone; `on_serving` is called when another engine serves, `on_gone` when none does."""
 
-    def __init__(self, profile: Profile, entry: Entry, on_gone: Callable[[], None]) -> None:
+    def __init__(
+        self, profile: Profile, entry: Entry, on_serving: Callable[[], None], on_gone: Callable[[], None]
+    ) -> None:
         self.profile = profile
         """What serves, or is to serve."""
         self.entry = entry
         self.engine: Engine | None = None
         """The engine that serves, if one does."""
         self._since: float | None = None
+        self._on_serving = on_serving
         self._on_gone = on_gone
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -29,9 +32,11 @@ class Service:
         return None if self._since is None else time.monotonic() - self._since
 
     def install(self, engine: Engine, profile: Profile) -> None:
-        """It serves from now on."""
+        """It serves from now on, or goes on serving under another profile."""
+        if engine is not self.engine:
+            self._since = time.monotonic()
+            self._on_serving()
         self.engine, self.profile = engine, profile
-        self._since = time.monotonic()
         self.entry.attach(engine.app)
 
     def uninstall(self) -> None:

@@ -222,6 +222,19 @@ async def test_a_failed_first_start_is_told_on_the_socket_before_the_host_ends()
     assert world.events[-1][0] == "state.dead"
 
 
+async def test_the_telemetry_is_told_when_an_engine_begins_and_ends_to_serve() -> None:
+    first = ScriptedEngine()
+    world = World(first)
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until_state(State.SERVING)
+    assert world.told == ["serving"]
+    first.is_dead = True
+    await world.until(lambda: len(world.made) == 2 and world.lifecycle.state is State.SERVING)
+    assert world.told == ["serving", "gone", "serving"]
+    await world.lifecycle.stop(0.0)
+    await run
+
+
 async def test_every_transition_raises_the_state_version() -> None:
     world = World()
     before = world.lifecycle.state_version

@@ -103,6 +103,7 @@ async def test_an_overlap_starts_the_new_engine_before_it_touches_the_old(tmp_pa
         assert (result.outcome, result.tier) == (Outcome.SWITCHED, Tier.OVERLAP)
         assert names(result) == ["preflight", "start", "probe", "hold", "carry", "release", "stop"]
         assert stream.went_on_in == [new]
+        assert world.told == ["serving", "serving"]
 
 
 async def test_only_live_settings_change_without_touching_the_engine(tmp_path: Path) -> None:
@@ -117,6 +118,7 @@ async def test_only_live_settings_change_without_touching_the_engine(tmp_path: P
         assert (result.outcome, result.tier) == (Outcome.SWITCHED, Tier.LIVE)
         assert world.lifecycle.engine is engine and world.lifecycle.profile is live
         assert world.states.count(State.SWITCHING) == 0
+        assert world.told == ["serving"]
 
 
 async def test_the_running_profile_changes_nothing(tmp_path: Path) -> None:

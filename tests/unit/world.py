@@ -42,6 +42,8 @@ class World:
         self.made: list[ScriptedEngine] = []
         self.events: list[tuple[str, str]] = []
         self.states: list[State] = []
+        self.told: list[str] = []
+        """What the telemetry is told."""
         self.log = QuietLog()
         self.entry = Entry()
         self.lifecycle = Lifecycle(
@@ -52,6 +54,8 @@ class World:
             self.log,
             self.on_event,
             crashes=CrashPolicy((0.01, 0.01)),
+            on_serving=lambda: self.told.append("serving"),
+            on_gone=lambda: self.told.append("gone"),
         )
 
     def make(self, profile: Profile) -> ScriptedEngine:
