@@ -126,7 +126,8 @@ def _failed(snapshot: Snapshot, width: int, rows: int) -> list[Line]:
         remedy = f"The host {next_step} by itself ({crashes})."
     else:
         remedy = f"The host has given up ({crashes}). Mend the cause, then restart (R here, or `vllm-console restart`)."
-    said = [text for text in (fmt.clean(t).rstrip() for t in (failure.lines if failure else [])) if text]
+    lines = (failure.lines or failure.last_lines) if failure else []
+    said = [text for text in (fmt.clean(t).rstrip() for t in lines) if text]
     head = [
         line((f" × ENGINE FAILED {when}", Tone.BAD)),
         *(line("  ", (text, Tone.STRONG)) for text in _wrapped(reason, width - 4)[:REASON_ROWS]),
@@ -136,7 +137,8 @@ def _failed(snapshot: Snapshot, width: int, rows: int) -> list[Line]:
     if said and room > 0:
         # From the end: an engine says what broke it in its last line.
         words = [part for text in said for part in _wrapped(text, width - 6)][-room:]
-        head.append(line(("  The engine's last error lines:", Tone.FAINT)))
+        what = "The engine's last error lines:" if failure and failure.lines else "It printed no error; its last lines:"
+        head.append(line((f"  {what}", Tone.FAINT)))
         head += [line(("  │ ", Tone.FAINT), text) for text in words]
     return [*head, *tail][:rows]
 

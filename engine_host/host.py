@@ -76,7 +76,9 @@ class EngineHost:
         self._log = LogFile(options.state_dir / "engine.log", self._on_log_line)
         self._lifecycle = Lifecycle(
             profile,
-            lambda wanted: VllmEngine(wanted.to_arguments(), partial(check_keys, wanted)),
+            lambda wanted: VllmEngine(
+                wanted.to_arguments(), partial(check_keys, wanted), lambda: self._lifecycle.just_died()
+            ),
             self._entry,
             self._store.record,
             self._log,
@@ -262,8 +264,9 @@ class EngineHost:
 
 def start_failure(error: EngineStartError, log: Path) -> OperatorError:
     """The first start failed: what the engine said, and where the rest stands."""
-    lines = "".join(f"\n    {line[:300]}" for line in error.lines)
-    said = f"\n  The engine's last error lines:{lines}" if lines else ""
+    lines = "".join(f"\n    {line[:300]}" for line in error.lines or error.last_lines)
+    head = "The engine's last error lines:" if error.lines else "It printed no error; its last lines:"
+    said = f"\n  {head}{lines}" if lines else ""
     return OperatorError(
         f"the engine did not start: {error.reason[:500]}{said}",
         f"The whole log is in {log}. Mend the profile, then check it with `engine-host check PROFILE`.",

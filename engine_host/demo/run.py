@@ -262,7 +262,7 @@ def start_phase(snapshot: Snapshot) -> str:
 def engine_failure(snapshot: Snapshot, place: Place) -> OperatorError:
     failure = snapshot.engine.failure
     reason = failure.reason if failure else f"the host is {snapshot.state}"
-    lines = "".join(f"\n    {line}" for line in failure.lines) if failure else ""
+    lines = "".join(f"\n    {line}" for line in failure.lines or failure.last_lines) if failure else ""
     return OperatorError(f"The engine did not start: {reason}{lines}", where_to_look(place), exit_code=EXIT_FAILED)
 
 

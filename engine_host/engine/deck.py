@@ -71,6 +71,7 @@ class Deck:
     def install(self, engine: Engine, profile: Profile, text: str, who: str) -> None:
         """It serves from now on."""
         self._service.install(engine, profile)
+        self._recovery.recovered()
         self._state.enter(State.SERVING, text, who=who)
 
     def keep(self, text: str, who: str, severity: Severity) -> None:

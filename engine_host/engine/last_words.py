@@ -25,6 +25,9 @@ class EngineLog(Protocol):
     def errors_since(self, mark: int) -> tuple[str | None, list[str]]:
         """`(root reason or None, the error lines)`."""
 
+    def last_since(self, mark: int) -> list[str]:
+        """The last lines, errors or not."""
+
 
 async def of_failed_start(error: EngineStartError, log: EngineLog, mark: int) -> EngineStartError:
     """The same error with the reason that the log gives. vLLM's own exception says "Engine core initialization failed.
@@ -32,21 +35,31 @@ async def of_failed_start(error: EngineStartError, log: EngineLog, mark: int) ->
     await asyncio.sleep(LAST_WORDS_S)
     reason, lines = log.errors_since(mark)
     is_wrapper = "Engine core initialization failed" in error.reason or "root cause" in error.reason
-    return EngineStartError(reason if is_wrapper and reason else error.reason, [*error.lines, *lines][-_MAX_LINES:])
+    return EngineStartError(
+        reason if is_wrapper and reason else error.reason,
+        [*error.lines, *lines][-_MAX_LINES:],
+        [] if lines else log.last_since(mark),
+    )
 
 
-async def of_death(engine: Engine, log: EngineLog, mark: int) -> tuple[str, list[str]]:
-    """`(reason, error lines)` of an engine that served until now."""
+async def of_death(engine: Engine, log: EngineLog, mark: int) -> Failure:
+    """Of an engine that served until now."""
     await asyncio.sleep(LAST_WORDS_S)
     reason, lines = log.errors_since(mark)
     death = engine.death
     if death is not None and (death.by_signal or reason is None):
         reason = death.text
-    return reason or "it gave no reason", lines
+    return failure(reason or "it gave no reason", lines, log.last_since(mark))
 
 
-def failure(reason: str, lines: Sequence[str]) -> Failure:
-    return Failure(at=time.time(), reason=_cut(reason), lines=[_cut(line) for line in lines])
+def failure(reason: str, lines: Sequence[str] = (), last_lines: Sequence[str] = ()) -> Failure:
+    """`last_lines` count only where there are no error lines."""
+    return Failure(
+        at=time.time(),
+        reason=_cut(reason),
+        lines=[_cut(line) for line in lines],
+        last_lines=[] if lines else [_cut(line) for line in last_lines],
+    )
 
 
 def _cut(text: str) -> str:

@@ -30,7 +30,7 @@ from engine_host.engine.drain import Drain
 from engine_host.engine.host_state import EventSink, HostState
 from engine_host.engine.last_words import EngineLog
 from engine_host.engine.port import Backlog, Engine, EngineFacts, EngineStartError, StepSink
-from engine_host.engine.recovery import START_S, Recovery
+from engine_host.engine.recovery import Recovery
 from engine_host.engine.service import Service
 from engine_host.engine.starter import Starter
 from engine_host.engine.switch import Report, Switch, SwitchOrder
@@ -164,6 +164,10 @@ class Lifecycle:
     def last_switch(self) -> SwitchResult | None:
         return self._switching.last
 
+    def just_died(self) -> Unavailable:
+        """What clients of an engine that has died are told until the lifecycle has seen it."""
+        return self._recovery.just_died()
+
     def saw_log_line(self, line: str) -> None:
         """Follow the start in the engine's log; other lines are ignored."""
         self._starter.saw_log_line(line)
@@ -230,8 +234,9 @@ class Lifecycle:
 
     async def _died(self, engine: Engine, log_mark: int) -> None:
         """DEAD comes first: readers and clients must know before the ruins are cleared away."""
-        reason, lines = await last_words.of_death(engine, self._log, log_mark)
-        self._recovery.crashed("engine.died", "engine died", reason, lines, had_served=True)
+        self.entry.detach(self._recovery.just_died())
+        failure = await last_words.of_death(engine, self._log, log_mark)
+        self._recovery.crashed("engine.died", "engine died", failure, had_served=True)
         await self.discard_engine(0.0)
 
     async def _wait_and_recover(self, pause_s: float) -> Command | None:
@@ -243,7 +248,7 @@ class Lifecycle:
         """Start an engine; returns a stop command that arrived meanwhile, which ended the start."""
         expected = f", about {self.start_expected_s:.0f} s" if self.start_expected_s else ""
         self._state.enter(state, f"starting the engine{expected}")
-        self.entry.detach(Unavailable(state, "The engine is starting.", self.start_expected_s or START_S))
+        self.entry.detach(self._recovery.starting(state))
         try:
             engine = await self._starter.bring_up(self.profile, None, "the engine is already starting")
         except (EngineStartError, OperatorError) as error:
@@ -252,6 +257,7 @@ class Lifecycle:
         except Interrupted as stop:
             return stop.command
         self._service.install(engine, self.profile)
+        self._recovery.recovered()
         self._state.enter(State.SERVING, f"serving {engine.facts.model} after {self.start_took_s:.1f} s")
         return None
 

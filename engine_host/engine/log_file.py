@@ -62,7 +62,7 @@ def _split(line: str) -> tuple[str | None, str]:
 
 def error_lines(lines: Sequence[str], limit: int = 12) -> list[str]:
     """The lines that say why an engine failed, oldest first: exception messages and error records, each once, stack
-    frames and vLLM's wrappers left out. Without any, the last lines as they are."""
+    frames and vLLM's wrappers left out. None when it printed no error."""
     chosen: list[str] = []
     for line in lines:
         level, text = _split(line)
@@ -70,7 +70,12 @@ def error_lines(lines: Sequence[str], limit: int = 12) -> list[str]:
             continue
         if level in ("ERROR", "CRITICAL") or _EXCEPTION.match(text):
             chosen.append(text.strip())
-    return chosen[-limit:] or [text for line in lines if (text := plain(line).strip())][-limit:]
+    return chosen[-limit:]
+
+
+def last_lines(lines: Sequence[str], limit: int = 12) -> list[str]:
+    """What it printed last, whatever that was, oldest first."""
+    return [text for line in lines if (text := plain(line).strip())][-limit:]
 
 
 def root_reason(lines: Sequence[str]) -> str | None:
@@ -146,6 +151,10 @@ class LogFile:
         """`(root reason or None, error lines)` of what was printed after `mark`."""
         lines = self.since(mark)
         return root_reason(lines), error_lines(lines)
+
+    def last_since(self, mark: int) -> list[str]:
+        """The last lines printed after `mark`, errors or not."""
+        return last_lines(self.since(mark))
 
     @property
     def _older(self) -> Path:

@@ -192,10 +192,12 @@ class Engine(Protocol):
 class EngineStartError(Exception):
     """The engine did not start; the message is the engine's own reason in one line."""
 
-    def __init__(self, reason: str, lines: Sequence[str] = ()) -> None:
+    def __init__(self, reason: str, lines: Sequence[str] = (), last_lines: Sequence[str] = ()) -> None:
+        """`lines` and `last_lines` as in `protocol.snapshot.Failure`."""
         super().__init__(reason)
         self.reason = reason
         self.lines = tuple(lines)
+        self.last_lines = tuple(last_lines)
 
 
 EngineFactory = Callable[[EngineArguments], Engine]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+
+import msgspec
 
 from engine_host.engine import last_words
 from engine_host.engine.crash_policy import CRASH_LIMIT, CrashPolicy
@@ -54,30 +56,53 @@ class Recovery:
 
     def start_failed(self, error: EngineStartError | OperatorError, *, first: bool) -> None:
         """Raises `error` when it was the first start, which ends the host."""
-        # An OperatorError: the profile names something that this vLLM does not know, found before anything started.
-        reason = error.fact if isinstance(error, OperatorError) else error.reason
-        lines = () if isinstance(error, OperatorError) else error.lines
+        if isinstance(error, OperatorError):
+            # The profile names something that this vLLM does not know, found before anything started.
+            failure = last_words.failure(error.fact)
+        else:
+            failure = last_words.failure(error.reason, error.lines, error.last_lines)
         if not first:
-            self.crashed("engine.start_failed", "engine did not start", reason, lines, had_served=False)
+            self.crashed("engine.start_failed", "engine did not start", failure, had_served=False)
             return
-        self.failure = last_words.failure(reason, lines)
+        self.failure = failure
         self._state.enter(State.DEAD, f"engine did not start: {self.failure.reason}", severity=Severity.ERROR)
         raise error
 
-    def crashed(self, kind: str, what: str, reason: str, lines: Sequence[str], *, had_served: bool) -> None:
+    def recovered(self) -> None:
+        """An engine serves: the last failure is past."""
+        if self.failure is not None and self.failure.recovered_at is None:
+            self.failure = msgspec.structs.replace(self.failure, recovered_at=time.time())
+
+    def just_died(self) -> Unavailable:
+        """What clients are told of a death before its reason has been read."""
+        return Unavailable(State.DEAD, "The engine has died.", self._start_expected_s() or START_S)
+
+    def starting(self, state: State) -> Unavailable:
+        """What clients are told while an engine starts, after a failure with its reason."""
+        back_in_s = self._start_expected_s() or START_S
+        if state is State.RECOVERING and self.failure is not None:
+            return _being_restarted(state, self.failure.reason, back_in_s)
+        return Unavailable(state, "The engine is starting.", back_in_s)
+
+    def crashed(self, kind: str, what: str, failure: Failure, *, had_served: bool) -> None:
         """Record a crash, go DEAD and set when to try again, if at all."""
-        self.failure = last_words.failure(reason, lines)
-        reason = self.failure.reason
+        self.failure = failure
+        reason = failure.reason
         pause_s = self._crashes.crashed(had_served=had_served)
         count = self._crashes.recent
         if pause_s is None:
             self._restart_at = None
             text = f"{what}: {reason}; {count} crashes, giving up: `vllm-console restart` tries again"
-            why = Unavailable(State.DEAD, f"The engine failed {count} times and is not restarted: {reason}")
+            message = f"The engine failed {count} times and is not restarted: {reason}"
+            why = Unavailable(State.DEAD, message, reason=reason)
         else:
             self._restart_at = time.monotonic() + pause_s
             text = f"{what}: {reason}; starting again in {pause_s:.0f} s (crash {count} of {CRASH_LIMIT})"
             back_in_s = pause_s + (self._start_expected_s() or START_S)
-            why = Unavailable(State.DEAD, f"The engine failed and is being restarted: {reason}", back_in_s)
+            why = _being_restarted(State.DEAD, reason, back_in_s)
         self._entry.detach(why)
-        self._state.enter(State.DEAD, text, kind=kind, severity=Severity.ERROR, data={"lines": self.failure.lines})
+        self._state.enter(State.DEAD, text, kind=kind, severity=Severity.ERROR, data={"lines": failure.lines})
+
+
+def _being_restarted(state: State, reason: str, back_in_s: float) -> Unavailable:
+    return Unavailable(state, f"The engine failed and is being restarted: {reason}", back_in_s, reason=reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 
+from engine_host.engine import last_words
 from engine_host.engine.commands import Command, Commands, Interrupted
 from engine_host.engine.deck import Deck
 from engine_host.engine.host_state import EventSink, HostState
@@ -88,8 +89,8 @@ class Switching:
         """What the state changes of a switch do not tell already."""
         if result.outcome is Outcome.FAILED:
             self._deck.entry.let_go()
-            what = "no engine after a switch"
-            self._recovery.crashed("switch.failed", what, result.text, result.lines, had_served=False)
+            failure = last_words.failure(result.text, result.lines)
+            self._recovery.crashed("switch.failed", "no engine after a switch", failure, had_served=False)
         else:
             good = result.outcome in (Outcome.SWITCHED, Outcome.UNCHANGED)
             severity = Severity.INFO if good else Severity.WARNING

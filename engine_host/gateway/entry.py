@@ -11,7 +11,7 @@ import asyncio
 
 from engine_host.engine.port import AsgiApp, Receive, Scope, Send
 from engine_host.gateway.held_request import HeldRequest
-from engine_host.gateway.unavailable import Unavailable, unavailable_body
+from engine_host.gateway.unavailable import Unavailable, unavailable_body, unavailable_headers
 
 HELD_TOO_LONG = Unavailable("switching", "The server is changing its profile and this request waited too long.", 10.0)
 
@@ -131,8 +131,7 @@ class Entry:
             await send({"type": "websocket.close", "code": 1013, "reason": why.message})
             return
         body = unavailable_body(why)
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        if why.retry_after_s is not None:
-            headers.append((b"retry-after", str(max(1, round(why.retry_after_s))).encode()))
+        headers = [(b"content-length", str(len(body)).encode())]
+        headers += [(name.encode(), value.encode()) for name, value in unavailable_headers(why).items()]
         await send({"type": "http.response.start", "status": 503, "headers": headers})
         await send({"type": "http.response.body", "body": body})

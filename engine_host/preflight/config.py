@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from engine_host.engine.log_file import error_lines, plain, root_reason
+from engine_host.engine.log_file import error_lines, last_lines, plain, root_reason
 from engine_host.protocol.profiles import Finding
 
 from .child import ChildError, Ended, ask_child
@@ -159,7 +159,8 @@ _REMEDIES = (
 
 
 def _crash(ended: Ended) -> Finding:
-    reason = root_reason(ended.log) or " / ".join(error_lines(ended.log, limit=2)) or "it printed nothing"
+    said = error_lines(ended.log, limit=2) or last_lines(ended.log, limit=2)
+    reason = root_reason(ended.log) or " / ".join(said) or "it printed nothing"
     exit_code = ended.exit_code
     how = f"by signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"with exit code {exit_code}"
     return error(

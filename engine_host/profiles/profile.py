@@ -67,6 +67,13 @@ class Profile:
         assert isinstance(model, str)
         return model
 
+    @property
+    def served_name(self) -> str:
+        """The name that the model is served under: the first of `served_model_name`, else the last part of its path."""
+        served = self.engine.get("served_model_name")
+        name = served[0] if isinstance(served, list) and served else served
+        return str(name or self.model).rstrip("/").rsplit("/", 1)[-1]
+
     def to_arguments(self) -> EngineArguments:
         """What an engine is started with; a copy that the engine may change."""
         return EngineArguments(engine=copied(self.engine), server=copied(self.server))

@@ -68,20 +68,29 @@ class ProfileRef(_Wire, frozen=True, kw_only=True):
 
 
 class Failure(_Wire, frozen=True, kw_only=True):
-    """Why the engine died or did not start."""
+    """Why the engine last died or did not start.
+
+    Kept when an engine serves again, since an operator who comes later wants to know; `recovered_at` tells whether it
+    still stands. An operator's restart clears it.
+    """
 
     at: float
     """Unix time."""
     reason: str
     lines: list[str] = []
-    """The engine's own last error lines, oldest first."""
+    """The engine's own last error lines, oldest first; none when it printed no error."""
+    last_lines: list[str] = []
+    """What it printed last, oldest first, given when there are no error lines. It need not have to do with the end."""
+    recovered_at: float | None = None
+    """Unix time from which an engine served again: the failure is past. `None`: it still stands."""
 
 
 class Engine(_Wire, frozen=True, kw_only=True):
-    """The engine behind the API. Everything but the versions is unknown while none runs."""
+    """The engine behind the API. What only a running engine knows is unknown while none runs."""
 
     vllm_version: str | None = None
     model: str | None = None
+    """The name it is served under; while no engine runs, as the profile says."""
     generation: int = 0
     """How many engines this host has started."""
     core_pids: list[int] = []
@@ -100,6 +109,7 @@ class Engine(_Wire, frozen=True, kw_only=True):
     crash_limit: int = 3
     restart_in_s: float | None = None
     failure: Failure | None = None
+    """The last one, also when it is past; see `Failure.recovered_at`."""
     switch: SwitchProgress | None = None
     """The switch under way."""
 

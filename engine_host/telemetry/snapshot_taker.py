@@ -115,7 +115,7 @@ class SnapshotTaker:
         phase, phase_elapsed_s = lifecycle.phase
         return Engine(
             vllm_version=self._vllm_version,
-            model=facts.model if facts else None,
+            model=facts.model if facts else lifecycle.profile.served_name,
             generation=lifecycle.generation,
             core_pids=list(facts.core_pids) if facts else [],
             max_model_len_tokens=facts.max_model_len_tokens if facts else None,

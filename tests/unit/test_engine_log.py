@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_host.engine.log_file import LogFile, error_lines, plain, root_reason
+from engine_host.engine.log_file import LogFile, error_lines, last_lines, plain, root_reason
 from engine_host.engine.start_progress import phase_of
 
 LOGS = Path(__file__).parent / "logs"
@@ -22,9 +22,14 @@ def test_error_lines_leave_out_frames_wrappers_and_repetitions() -> None:
     assert error_lines(FAILED_START) == [root_reason(FAILED_START)]
 
 
-def test_a_killed_engine_leaves_no_reason_in_the_log_but_its_last_lines() -> None:
+def test_ordinary_lines_are_no_error_lines() -> None:
     assert root_reason(KILLED) is None
-    assert error_lines(KILLED)
+    said = [
+        "INFO 11-29 23:46:10 [a.py:1] Loading weights took 0.8 s",
+        'INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 200 OK',
+    ]
+    assert error_lines(said) == []
+    assert last_lines(said, 1) == ['INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 200 OK']
 
 
 def test_a_line_is_shown_without_colour_prefix_and_time() -> None:

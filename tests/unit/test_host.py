@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine_host.host import EngineHost, HostOptions
+from engine_host.engine.port import EngineStartError
+from engine_host.host import EngineHost, HostOptions, start_failure
 from engine_host.profiles import build_profile
 
 
@@ -40,3 +41,14 @@ def test_the_banner_and_the_snapshot_say_how_the_api_is_reached(
     host = host_on(address, tmp_path, **server)
     assert f"API on {url}\n" in host.banner
     assert host.snapshot().host.url == url
+
+
+def test_the_model_has_its_name_before_any_engine_runs(tmp_path: Path) -> None:
+    assert host_on("127.0.0.1", tmp_path).snapshot().engine.model == "name"
+
+
+def test_a_failed_start_does_not_call_ordinary_lines_errors(tmp_path: Path) -> None:
+    told = start_failure(EngineStartError("it was killed", last_lines=["INFO loading"]), tmp_path / "engine.log").fact
+    assert "It printed no error; its last lines:\n    INFO loading" in told
+    told = start_failure(EngineStartError("it failed", ["ValueError: no"], ["x"]), tmp_path / "engine.log").fact
+    assert "The engine's last error lines:\n    ValueError: no" in told

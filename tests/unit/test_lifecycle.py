@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -220,6 +221,85 @@ async def test_a_failed_first_start_is_told_on_the_socket_before_the_host_ends()
     assert world.lifecycle.state is State.DEAD
     assert world.lifecycle.failure is not None and len(world.lifecycle.failure.reason) <= 400
     assert world.events[-1][0] == "state.dead"
+
+
+async def answer_of(world: World, method: str = "POST") -> tuple[int, dict[str, str], dict[str, Any]]:
+    """What a client gets now: status, headers, body."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    await world.entry({"type": "http", "method": method}, receive, send)
+    headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], headers, json.loads(sent[1]["body"]) if sent[0]["status"] == 503 else {}
+
+
+async def test_from_death_to_recovery_clients_are_told_state_reason_and_when_to_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = ScriptedEngine(), ScriptedEngine(start_hangs=True)
+    world = World(first, second)
+    world.log.reason = "RuntimeError: boom"
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until_state(State.SERVING)
+    monkeypatch.setattr(last_words, "LAST_WORDS_S", 0.2)
+    first.is_dead = True
+    told: list[tuple[str, str | None]] = []
+    async with asyncio.timeout(10):
+        while world.lifecycle.state is not State.RECOVERING:
+            status, headers, body = await answer_of(world, "GET")
+            if status == 503:
+                assert int(headers["retry-after"]) == round(body["retry_after_s"]) >= 1
+                assert headers["content-type"] == "application/json" and body["error"]["message"]
+                if (body["state"], body["reason"]) not in told:
+                    told.append((body["state"], body["reason"]))
+            await asyncio.sleep(0.005)
+    assert told == [("dead", None), ("dead", "RuntimeError: boom")]
+    _, headers, body = await answer_of(world)
+    assert (body["state"], body["reason"]) == ("recovering", "RuntimeError: boom")
+    assert "RuntimeError: boom" in body["error"]["message"] and "retry-after" in headers
+    await world.lifecycle.stop(0.0)
+    await run
+
+
+async def test_a_failure_is_kept_with_the_time_of_the_recovery_and_a_restart_clears_it() -> None:
+    first = ScriptedEngine()
+    world = World(first)
+    world.log.reason = "RuntimeError: boom"
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until_state(State.SERVING)
+    first.is_dead = True
+    await world.until(lambda: world.lifecycle.failure is not None)
+    assert world.lifecycle.failure is not None and world.lifecycle.failure.recovered_at is None
+    await world.until(lambda: len(world.made) == 2 and world.lifecycle.state is State.SERVING)
+    failure = world.lifecycle.failure
+    assert failure.reason == "RuntimeError: boom"
+    assert failure.recovered_at is not None and failure.recovered_at >= failure.at
+    await world.lifecycle.restart(0.0)
+    assert world.lifecycle.failure is None
+    await world.lifecycle.stop(0.0)
+    await run
+
+
+@pytest.mark.parametrize("reason", [None, "RuntimeError: boom"])
+async def test_ordinary_last_lines_are_never_called_error_lines(reason: str | None) -> None:
+    first = ScriptedEngine(by_signal=True)
+    world = World(first)
+    world.log.reason, world.log.last = reason, ("GET /health 200",)
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until_state(State.SERVING)
+    first.is_dead = True
+    await world.until(lambda: world.lifecycle.failure is not None)
+    failure = world.lifecycle.failure
+    assert failure is not None
+    assert failure.lines == ([reason] if reason else [])
+    assert failure.last_lines == ([] if reason else ["GET /health 200"])
+    await world.lifecycle.stop(0.0)
+    await run
 
 
 async def test_the_telemetry_is_told_when_an_engine_begins_and_ends_to_serve() -> None:

@@ -26,12 +26,16 @@ PROFILE = profile("a")
 
 class QuietLog:
     reason: str | None = None
+    last: tuple[str, ...] = ()
 
     def mark(self) -> int:
         return 0
 
     def errors_since(self, mark: int) -> tuple[str | None, list[str]]:
         return self.reason, [self.reason] if self.reason else []
+
+    def last_since(self, mark: int) -> list[str]:
+        return list(self.last)
 
 
 class World:

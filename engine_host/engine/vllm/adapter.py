@@ -33,6 +33,7 @@ from engine_host.engine.vllm.core_processes import StartedChildren, death_of
 from engine_host.engine.vllm.facts import facts_of
 from engine_host.engine.vllm.ledger import Ledger
 from engine_host.engine.vllm.succession import Succession
+from engine_host.gateway.unavailable import Unavailable
 from engine_host.profiles import ValidNames
 from engine_host.protocol.errors import OperatorError
 
@@ -47,11 +48,18 @@ _ABORT_WAIT_S = 2.0
 class VllmEngine:
     """One AsyncLLM with its API app; see `engine_host.engine.port.Engine`."""
 
-    def __init__(self, arguments: EngineArguments, check_names: Callable[[ValidNames], None]) -> None:
+    def __init__(
+        self,
+        arguments: EngineArguments,
+        check_names: Callable[[ValidNames], None],
+        when_dead: Callable[[], Unavailable] = lambda: Unavailable("dead", "The engine has died."),
+    ) -> None:
         """`check_names` gets the names that the installed vLLM takes and raises `OperatorError` for a wrong one; it
-        runs at the start, in the worker thread, since learning the names means importing vLLM."""
+        runs at the start, in the worker thread, since learning the names means importing vLLM. `when_dead`: what
+        clients are told of an engine that has died under them."""
         self._arguments = arguments
         self._check_names = check_names
+        self._when_dead = when_dead
         self._llm: Any = None
         self._app: Any = None
         self._facts: EngineFacts | None = None
@@ -71,7 +79,7 @@ class VllmEngine:
             if self._is_stopping:
                 raise EngineStartError("stopped while starting")
             self._ledger = Ledger(self._llm)
-            app = await build_app(self._llm, namespace)
+            app = await build_app(self._llm, namespace, self._when_dead)
             await self._lifespan.enter_async_context(app.router.lifespan_context(app))
             self._app = app
             self._facts = facts_of(self._llm)

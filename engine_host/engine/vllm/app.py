@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
 from engine_host.engine.vllm.releases import api_builders
-from engine_host.gateway.unavailable import Unavailable, unavailable_body
+from engine_host.gateway.unavailable import Unavailable, unavailable_body, unavailable_headers
 
 
 class _ServerStub:
@@ -16,39 +17,59 @@ class _ServerStub:
     should_exit = False
 
 
-async def build_app(llm: Any, namespace: Any) -> Any:
-    """The FastAPI application that `vllm serve` would have built, not started: its lifespan is the caller's."""
+async def build_app(llm: Any, namespace: Any, when_dead: Callable[[], Unavailable]) -> Any:
+    """The FastAPI application that `vllm serve` would have built, not started: its lifespan is the caller's.
+
+    `when_dead`: what clients are told once the engine has died.
+    """
     app_module, state_module, _ = api_builders()
     tasks = await llm.get_supported_tasks()
     app = app_module.build_app(namespace, tasks, llm.model_config)
     await state_module.init_app_state(llm, app.state, namespace, tasks)
-    app.state.server = _ServerStub()
-    _answer_dead_engine_with_503(app)
+    finish_app(app, llm, when_dead)
     return app
 
 
-def _answer_dead_engine_with_503(app: Any) -> None:
+def finish_app(app: Any, llm: Any, when_dead: Callable[[], Unavailable]) -> None:
+    """Change what vLLM's application answers once its engine is dead."""
+    app.state.server = _ServerStub()
+    _answer_dead_engine_with_503(app, when_dead)
+    _replace_health(app, llm)
+
+
+def _answer_dead_engine_with_503(app: Any, when_dead: Callable[[], Unavailable]) -> None:
     """Replace vLLM's handler for a dead engine, which answers 500 and stops the server.
 
     vLLM's app arrives with its middleware already built, so the handler is added to the layer that looks them up.
     """
     from starlette.middleware.exceptions import ExceptionMiddleware
+    from starlette.responses import Response
     from vllm.v1.engine.exceptions import EngineDeadError
 
-    app.add_exception_handler(EngineDeadError, _engine_dead_response)
+    async def answer(request: Any, error: Exception) -> Any:
+        why = when_dead()
+        return Response(unavailable_body(why), 503, unavailable_headers(why))
+
+    app.add_exception_handler(EngineDeadError, answer)
     layer = app.middleware_stack
     while layer is not None and not isinstance(layer, ExceptionMiddleware):
         layer = getattr(layer, "app", None)
     if layer is not None:
-        layer.add_exception_handler(EngineDeadError, _engine_dead_response)
+        layer.add_exception_handler(EngineDeadError, answer)
 
 
-async def _engine_dead_response(request: Any, error: Exception) -> Any:
-    """Replaces vLLM's handler, which answers 500 and stops the server."""
+def _replace_health(app: Any, llm: Any) -> None:
+    """vLLM's /health answers for a dead engine itself, with an empty body; ours lets the handler above do it."""
     from starlette.responses import Response
+    from starlette.routing import Route
 
-    why = Unavailable("dead", "The engine died while it worked on this request; it is being restarted.", 5.0)
-    return Response(unavailable_body(why), 503, {"retry-after": "5"}, "application/json")
+    async def health(request: Any) -> Any:
+        await llm.check_health()
+        return Response()
+
+    routes = app.router.routes
+    if any(getattr(route, "path", None) == "/health" for route in routes):
+        routes.insert(0, Route("/health", health, methods=["GET"]))
 
 
 def refusal(text: str) -> Exception:

@@ -269,3 +269,16 @@ def test_a_directory_without_profiles_is_told_as_such(tmp_path: Path, exists: bo
     with pytest.raises(OperatorError, match="there are no profiles in") as caught:
         find_profile("demo", directory)
     assert "--profiles-dir" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [
+        ({"model": "org/name"}, "name"),
+        ({"model": "/models/Qwen/"}, "Qwen"),
+        ({"model": "org/name", "served_model_name": "chat"}, "chat"),
+        ({"model": "org/name", "served_model_name": ["chat", "other"]}, "chat"),
+    ],
+)
+def test_a_profile_names_its_model_as_it_is_served(engine: dict[str, object], name: str) -> None:
+    assert build_profile({"schema": 1, "engine": engine}, Path("p.toml")).served_name == name
