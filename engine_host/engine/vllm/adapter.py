@@ -84,6 +84,7 @@ class VllmEngine:
             self._app = app
             self._facts = facts_of(self._llm)
             self._collectors = statistics.registered_collectors()
+            await asyncio.to_thread(self._children.settled)
         except (Exception, SystemExit) as error:
             await self._end(0.0)
             if isinstance(error, EngineStartError | OperatorError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Sequence
 from typing import Any
@@ -29,21 +30,45 @@ def death_of(llm: Any) -> Death | None:
 
 
 class StartedChildren:
-    """What an engine started and is still there: children of ours that were not there before it, except
-    multiprocessing's resource tracker, which serves the whole process. Workers of a core that was killed have
-    become children of ours (`supervisor`)."""
+    """What one engine's start made of this process's children, however many engines live beside it.
+
+    Until `settled`, every child that was not there before counts as this engine's: a start that is abandoned tells
+    nobody what it made. From then on only what it had by then, and what came of that: children that appear later are
+    another engine's. Never counted: those in a session of their own, in which the preflight's checks run, at any time;
+    and multiprocessing's resource tracker, which serves the whole process.
+    """
 
     def __init__(self) -> None:
-        self._before = {child.pid for child in psutil.Process().children()}
+        self._before = set(psutil.Process().children())
+        self._mine: list[psutil.Process] | None = None
+
+    def settled(self) -> None:
+        """The start is over. Also remembers the children's children: when a core is killed, its workers become children
+        of ours (`supervisor`), and nothing else would tell whose they were."""
+        self._mine = _with_descendants(self._appeared())
 
     def kill(self) -> None:
         """Blocks; call it in a thread."""
-        mine: list[psutil.Process] = []
-        for child in psutil.Process().children():
-            if child.pid in self._before:
-                continue
-            with contextlib.suppress(psutil.Error):
-                if any("resource_tracker" in part for part in child.cmdline()):
-                    continue
-                mine += [*child.children(recursive=True), child]
-        process_tree.kill(mine)
+        process_tree.kill(_with_descendants(self._appeared() if self._mine is None else self._mine))
+
+    def _appeared(self) -> list[psutil.Process]:
+        children = psutil.Process().children()
+        return [child for child in children if child not in self._before and _may_be_an_engines(child)]
+
+
+def _may_be_an_engines(child: psutil.Process) -> bool:
+    try:
+        is_in_our_session = os.getsid(child.pid) == os.getsid(0)
+        return is_in_our_session and not any("resource_tracker" in part for part in child.cmdline())
+    except (OSError, psutil.Error):
+        return False  # gone
+
+
+def _with_descendants(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Innermost first, so that none is adopted by us before it is ended."""
+    found: list[psutil.Process] = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found += process.children(recursive=True)[::-1]
+        found.append(process)
+    return list(dict.fromkeys(found))
