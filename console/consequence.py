@@ -15,6 +15,9 @@ METHOD_RESTART = "engine.restart"
 METHOD_SWITCH = "switch"
 METHOD_CANCEL = "switch.cancel"
 
+NAME_CELLS = 32
+"""Of a name; the protocol allows 200 characters."""
+
 HOST_DRAIN_S = 60.0
 """Assumed for the host's own drain setting when none is given."""
 
@@ -65,7 +68,7 @@ def switch_consequence(
         return "The host has sent no values yet, so what this would interrupt is unknown."
     if (other := snapshot.engine.switch) is not None:
         return f"Not now: {who_switches(other)}. The host would refuse this one."
-    before, after = fmt.clean(forecast.from_profile), fmt.clean(forecast.to_profile)
+    before, after = name(forecast.from_profile), name(forecast.to_profile)
     now = f"In flight now: {_requests(snapshot)}."
     if forecast.tier in {Tier.NONE, Tier.LIVE}:
         return f"{before} → {after}, {forecast.tier.value}.\n{now} None of them notices."
@@ -87,10 +90,17 @@ def switch_consequence(
     )
 
 
+def name(text: str) -> str:
+    """A name from outside, within a sentence: a consequence must fit on the screen with several of them."""
+    from console.lines import clip  # which needs rich: only for a person
+
+    return clip(fmt.clean(text), NAME_CELLS)
+
+
 def who_switches(progress: SwitchProgress) -> str:
     """For a refusal: who, what, since when."""
     return (
-        f"{fmt.clean(progress.who)} is switching {fmt.clean(progress.from_profile)} → {fmt.clean(progress.to_profile)} "
+        f"{name(progress.who)} is switching {name(progress.from_profile)} → {name(progress.to_profile)} "
         f"since {fmt.clock(progress.since)} ({fmt.duration(progress.elapsed_s)} ago)"
     )
 
@@ -99,7 +109,7 @@ def cancel_consequence(progress: SwitchProgress | None) -> str:
     if progress is None:
         return "The switch has ended meanwhile; there is nothing to cancel."
     return (
-        f"{who_switches(progress)}. Cancelled, the host goes back to {fmt.clean(progress.from_profile)}, "
+        f"{who_switches(progress)}. Cancelled, the host goes back to {name(progress.from_profile)}, "
         "which may take a start of its engine."
     )
 

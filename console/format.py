@@ -191,7 +191,7 @@ def chart(values: Sequence[float | None], top: float, height: int) -> list[str]:
     for value in values:
         filled = 0
         if value is not None and math.isfinite(value):
-            filled = max(1, round(min(1.0, value / top) * steps) if top > 0 else 1)
+            filled = max(1, round(min(1.0, max(0.0, value / top)) * steps) if top > 0 else 1)
         for row in range(height):
             level = min(len(_LEVELS), max(0, filled - (height - 1 - row) * len(_LEVELS)))
             rows[row] += _LEVELS[level - 1] if level else " "

@@ -30,6 +30,17 @@ class Wanted(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """A dry run as the host answered it."""
+
+    forecast: SwitchForecast
+    at: float
+    """Monotonic."""
+    state_version: int | None
+    """Of the host's state that it was made for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Desk:
     view: View = View.LIST
     profiles: ProfileList | None = None
@@ -38,11 +49,8 @@ class Desk:
     top: int = 0
     """First row shown of a view that is longer than the screen."""
     diff: ProfileDiff | None = None
-    forecast: SwitchForecast | None = None
-    forecast_at: float = 0.0
-    """Monotonic, of `forecast`."""
-    forecast_version: int | None = None
-    """State version of the host that `forecast` was made for."""
+    told: Told | None = None
+    """The dry run of the chosen profile."""
     asked: str = ""
     """The profile that this console asked to switch to, until the host answers."""
     last: SwitchResult | None = None
@@ -71,7 +79,7 @@ def place(desk: Desk) -> str:
         case View.DIFF:
             return "profiles.diff" if desk.diff is not None and desk.diff.changes else "profiles.same"
         case View.FORECAST:
-            told = desk.forecast
+            told = desk.told.forecast if desk.told is not None else None
             can = told is not None and told.ok and told.tier is not Tier.NONE
             return "profiles.forecast" if can else "profiles.refused"
         case View.SWITCH:
@@ -124,16 +132,17 @@ def comparing(desk: Desk) -> Desk:
 
 
 def forecasting(desk: Desk) -> Desk:
-    return replace(_at(desk, View.FORECAST), forecast=None)
+    return replace(_at(desk, View.FORECAST), told=None)
 
 
-def forecasted(desk: Desk, forecast: SwitchForecast, state: State, now: float) -> Desk:
+def forecasted(forecast: SwitchForecast, state: State, now: float) -> Told:
     version = state.snapshot.state_version if state.snapshot is not None else None
-    return replace(desk, forecast=forecast, forecast_at=now, forecast_version=version)
+    return Told(forecast, now, version)
 
 
-def asking(desk: Desk, profile: str) -> Desk:
-    return replace(_at(desk, View.SWITCH), asked=profile, last=None)
+def asking(desk: Desk, told: Told) -> Desk:
+    """The switch that was told of is asked for."""
+    return replace(_at(desk, View.SWITCH), asked=told.forecast.to_profile, told=told, last=None)
 
 
 def ended(desk: Desk, outcome: SwitchResult | str) -> Desk:

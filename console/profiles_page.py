@@ -217,12 +217,12 @@ def _meanings(diff: ProfileDiff) -> list[Line]:
 def _forecast_view(state: State, desk: Desk, width: int) -> list[Line]:
     if desk.failure:
         return _failure(desk, width)
-    if desk.forecast is None:
+    if desk.told is None:
         return [
             line("  The host checks the profile: does the configuration build, are the files there, do the"),
             line("  tokenizers agree, does it fit into the memory. Nothing is touched …"),
         ]
-    return [*_read_only(state), *forecast_lines(desk.forecast, width)]
+    return [*_read_only(state), *forecast_lines(desk.told.forecast, width)]
 
 
 def _switch_view(state: State, desk: Desk, width: int) -> list[Line]:
@@ -243,7 +243,7 @@ def _switch_view(state: State, desk: Desk, width: int) -> list[Line]:
 
 
 def _under_way(state: State, desk: Desk, progress: SwitchProgress, width: int) -> list[Line]:
-    told = desk.forecast
+    told = desk.told.forecast if desk.told is not None else None
     to_come = told.phases if told is not None and told.to_profile == progress.to_profile else []
     starts = any(p.name is PhaseName.START and p.took_s is None for p in progress.phases)
     doing = state.snapshot.engine.phase if starts and state.snapshot is not None else None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from textual.app import App
 from textual.binding import BindingType
+from textual.events import Key
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
@@ -36,7 +37,7 @@ from console.model import (
     reduce,
 )
 from console.overview import Moment
-from console.tui.keys import Action, action_for, bindings, refusal
+from console.tui.keys import Action, action_for, answer, bindings, refusal
 from console.tui.screens.events import EventsScreen
 from console.tui.screens.help import HelpScreen
 from console.tui.screens.overview import OverviewScreen
@@ -45,7 +46,7 @@ from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.methods import METHODS, Applied, Risk
 
 if TYPE_CHECKING:
-    from console.tui.screens.confirm import Question
+    from console.tui.screens.confirm import ConfirmScreen
 
 TICK_S = 1.0
 
@@ -164,9 +165,14 @@ class ConsoleApp(App[int]):
         self._notice_until = self._clock() + seconds
         self.draw()
 
-    def on_key(self) -> None:
-        """Whoever presses a key has read the notice."""
+    def on_key(self, event: Key) -> None:
+        """Whoever presses a key has read the notice; one that does nothing says why."""
         self._notice = ""
+        page = self.screen
+        if isinstance(page, Page):
+            shown = event.character if event.character and event.is_printable and event.key != "space" else event.key
+            if said := answer(event.key, fmt.clean(shown), page.place, self.state):
+                self.notice(said, HINT_S)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.draw)
@@ -202,28 +208,28 @@ class ConsoleApp(App[int]):
 
     def action_act(self, method: str) -> None:
         """Ask, then call once. The dialog's widgets are imported only now: most sessions never need them."""
-        from console.tui.screens.confirm import Question
+        from console.tui.screens.confirm import ConfirmScreen, Question
 
         action = action_for(method)
         host = fmt.clean(self.state.snapshot.host.name) if self.state.snapshot is not None else ""
         question = Question(
+            action,
             asked=f"{action.label} on {host}",
             consequence=lambda state: consequence(method, state.snapshot),
             go=action.label.capitalize(),
             wanted_name=host if method == METHOD_STOP else "",
         )
-        self.ask(question, lambda: self._act(action), name=method)
+        self.ask(ConfirmScreen(question, self.state), lambda: self._act(action), name=method)
 
-    def ask(self, question: Question, agreed: Callable[[], Coroutine[None, None, None]], *, name: str) -> None:
+    def ask(self, dialog: ConfirmScreen, agreed: Callable[[], Coroutine[None, None, None]], *, name: str) -> None:
         """Run `agreed` once if the operator agrees."""
-        from console.tui.screens.confirm import ConfirmScreen
 
         def answered(said: bool | None) -> None:
             if said:
                 self.run_worker(agreed(), name=name, exit_on_error=False)
             self._redraw_soon()
 
-        self.push_screen(ConfirmScreen(question, self.state), answered)
+        self.push_screen(dialog, answered)
 
     async def _act(self, action: Action) -> None:
         method = action.method

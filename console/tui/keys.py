@@ -7,7 +7,7 @@ ctrl+shift.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
@@ -52,6 +52,8 @@ _ON_ANY_LIST = _ON_LIST | {"profiles.none"}
 _ON_DIFF = frozenset({"profiles.diff"})
 _ON_FORECAST = frozenset({"profiles.forecast"})
 _ON_SWITCH = frozenset({"profiles.switch"})
+_ON_CONFIRM = frozenset({"confirm"})
+_ON_CONFIRM_SWITCH = frozenset({"confirm_switch"})
 _BELOW_LIST = frozenset({"profiles.diff", "profiles.same", "profiles.forecast", "profiles.refused", "profiles.switch"})
 _ON_PROFILES = _ON_LIST | _BELOW_LIST
 
@@ -101,7 +103,7 @@ ACTIONS: tuple[Action, ...] = (
         "enter",
         "enter",
         "switch",
-        "switch to this profile; asks first, with numbers",
+        "asks first, with numbers; tier and drain can be set",
         method=METHOD_SWITCH,
         screens=_ON_FORECAST,
     ),
@@ -146,6 +148,11 @@ ACTIONS: tuple[Action, ...] = (
         "end engine and host; wants the host's name typed",
         method=METHOD_STOP,
     ),
+    Action("next_tier", "t", "t", "tier", "another way to do it", screens=_ON_CONFIRM_SWITCH),
+    Action("to_drain", "d", "d", "drain time", "set what requests get to finish", screens=_ON_CONFIRM_SWITCH),
+    Action("app.focus_next", "right,down", "← →", "move", "", screens=_ON_CONFIRM),
+    Action("app.focus_previous", "left,up", "←", "", "", screens=_ON_CONFIRM),
+    Action("dismiss(False)", "escape", "esc", "cancel", "", screens=_ON_CONFIRM),
     Action("quit", "q", "q", "quit", "leave the console; the host runs on"),
     Action("hint_quit", "ctrl+c", "^C", "", "says how to quit; never ends anything", in_footer=False),
 )
@@ -184,6 +191,18 @@ def refusal(action: Action, state: State) -> str | None:
     return None
 
 
+def answer(key: str, shown: str, place: str, state: State) -> str:
+    """What to say to a key that does nothing here and now; empty for one that does something.
+
+    `shown` is how the key is named to the operator.
+    """
+    here = [a for a in ACTIONS if key in a.key.split(",") and (not a.screens or place in a.screens)]
+    if not here:
+        return f"{shown} does nothing here; ? shows the keys that do."
+    reasons = [refusal(action, state) for action in here]
+    return "" if None in reasons else f"{reasons[0]}."
+
+
 def offered(screen: str, state: State) -> list[Action]:
     """What the footer shows on this screen, to this role, now."""
     return [
@@ -211,6 +230,11 @@ def footer(screen: str, state: State, width: int) -> Line:
             break
         row = (*row, *piece)
     return row
+
+
+def legend(places: Sequence[str]) -> str:
+    """The keys of a dialog, for its last row."""
+    return "   ".join(f"{a.shown} {a.label}" for place in places for a in ACTIONS if place in a.screens and a.label)
 
 
 def _by_need(actions: list[Action]) -> list[Action]:

@@ -138,6 +138,12 @@ def refused() -> SwitchForecast:
     return forecast(ok=False, findings=[WARNING, ERROR])
 
 
+def overlapping_forecast(**changes: Any) -> SwitchForecast:
+    """What the host would choose where both engines fit."""
+    changed = {"tier": Tier.OVERLAP, "tier_reason": "both engines fit", "expected_s": 91.2, "expected_gap_s": 0.4}
+    return forecast(**{**changed, "will_drain": 0, "will_replay": 0, "will_carry": 49, **changes})
+
+
 TOOK = (1.84, 0.004, 0.29, 3.1)
 """What the first phases took in the samples."""
 
@@ -242,4 +248,18 @@ def rolled_back() -> SwitchResult:
             msgspec.structs.replace(base.phases[4], took_s=41.2, note="failed: the KV cache is too small"),
             SwitchPhase(name=PhaseName.ROLLBACK, at_s=46.4, took_s=84.5, note="latency serves again"),
         ],
+    )
+
+
+def cancelled() -> SwitchResult:
+    base = result()
+    return result(
+        outcome=Outcome.CANCELLED,
+        text="switch to throughput cancelled, latency goes on",
+        took_s=2.2,
+        gap_s=None,
+        carried=0,
+        drained=0,
+        replayed=0,
+        phases=[*base.phases[:2], msgspec.structs.replace(base.phases[2], note="draining 3, carrying 45")],
     )

@@ -194,7 +194,8 @@ class ScriptedHost:
             case "profiles.diff":
                 return encode_result(request.id, msgspec.structs.replace(self.diff, after=params.after))  # type: ignore[attr-defined]
             case "switch.forecast":
-                told = msgspec.structs.replace(self.forecast, to_profile=params.profile)  # type: ignore[attr-defined]
+                tier = params.tier or self.forecast.tier  # type: ignore[attr-defined]
+                told = msgspec.structs.replace(self.forecast, to_profile=params.profile, tier=tier)  # type: ignore[attr-defined]
                 return encode_result(request.id, told)
             case "switch.status":
                 return encode_result(request.id, SwitchStatus(active=self.snapshot.engine.switch, last=self.last))

@@ -136,6 +136,11 @@ def test_a_chart_stacks_full_rows_under_its_top():
     assert fmt.chart([0.25, 1.0], 1.0, 2) == [" █", "▄█"]
 
 
+@pytest.mark.parametrize(("value", "shown"), [(-1.7e308, "▁"), (-0.5, "▁"), (1.7e308, "█")])
+def test_a_chart_draws_what_is_out_of_its_range_at_its_edge(value, shown):
+    assert fmt.strip([value], 0.5) == shown
+
+
 def test_a_chart_of_zeros_draws_its_baseline():
     assert fmt.chart([0.0, 0.0], 0.0, 1) == ["▁▁"]
 

@@ -14,7 +14,7 @@ from console.consequence import switch_consequence
 from console.lines import cells, plain_text
 from console.model import Connected, Disconnected
 from console.overview import Moment
-from console.profiles_desk import Desk, View, Wanted
+from console.profiles_desk import Desk, Told, View, Wanted
 from console.profiles_page import overhang, profiles_page
 from console.tui.keys import offered
 from engine_host.protocol.methods import Role
@@ -34,6 +34,10 @@ def desk(**changes) -> Desk:
     return replace(listed, chosen="throughput", **changes)
 
 
+def told(forecast) -> Told:
+    return Told(forecast, 0.5, 7)
+
+
 def page(desk, state=SERVING, width=80, height=23):
     return "\n".join(
         plain_text(row).rstrip() for row in profiles_page(state, desk, Moment(0.5, sample.AT), width, height)
@@ -46,8 +50,8 @@ DESKS = {
     "many": profiles_desk.listed(Desk(), sample_switch.many_profiles(), "latency"),
     "none": profiles_desk.listed(Desk(), ProfileList(directory="/x", profiles=[]), "latency"),
     "diff": desk(view=View.DIFF, diff=sample_switch.diff()),
-    "forecast": desk(view=View.FORECAST, forecast=sample_switch.forecast()),
-    "refused": desk(view=View.FORECAST, forecast=sample_switch.refused()),
+    "forecast": desk(view=View.FORECAST, told=told(sample_switch.forecast())),
+    "refused": desk(view=View.FORECAST, told=told(sample_switch.refused())),
     "result": desk(view=View.SWITCH, last=sample_switch.rolled_back()),
     "failure": desk(view=View.SWITCH, failure="it was refused " * 20),
 }
@@ -73,7 +77,7 @@ def test_a_page_has_exactly_the_size_of_its_terminal(scene, width, height):
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_nothing_a_host_can_send_breaks_a_page_or_drives_the_terminal(snapshot, listed, diff, forecast, last, view):
     full = replace(
-        profiles_desk.listed(Desk(), listed, None), view=view, diff=diff, forecast=forecast, last=last, failure="x"
+        profiles_desk.listed(Desk(), listed, None), view=view, diff=diff, told=told(forecast), last=last, failure="x"
     )
     rows = profiles_page(state_of(snapshot), full, Moment(0.5, sample.AT), 80, 23)
     assert [cells(row) for row in rows] == [80] * 23
@@ -166,7 +170,7 @@ def test_only_a_forecast_that_can_be_done_offers_the_switch():
 
     assert "switch" in labels(DESKS["forecast"])
     assert "switch" not in labels(DESKS["refused"])
-    assert "switch" not in labels(desk(view=View.FORECAST, forecast=sample_switch.forecast(tier=Tier.NONE)))
+    assert "switch" not in labels(desk(view=View.FORECAST, told=told(sample_switch.forecast(tier=Tier.NONE))))
     assert "switch" not in labels(DESKS["forecast"], state_of(sample.serving(), role=Role.VIEWER))
     assert "switch" not in labels(DESKS["forecast"], state_of(sample.serving(), Disconnected("gone", 1.0, 2.0)))
 
@@ -179,7 +183,7 @@ def test_a_viewer_is_told_what_is_read_only_here():
 
 
 def test_progress_shows_every_phase_with_elapsed_and_expected_time():
-    text = page(desk(view=View.SWITCH, forecast=sample_switch.forecast()), state_of(sample_switch.switching()))
+    text = page(desk(view=View.SWITCH, told=told(sample_switch.forecast())), state_of(sample_switch.switching()))
     for what in (
         "latency → throughput   reload   by maria", "42 s of about 1m30s", "✓ preflight", "1.84 s of 1.90 s", "▸ start",
         "37 s of 1m24s    loading weights", "probe", "release", "14 requests wait at the gate", "cancelled: C",
@@ -246,17 +250,17 @@ def test_the_consequence_has_the_counts_of_now_and_the_shares_of_the_dry_run(wha
 
 
 def test_the_consequence_of_a_live_switch_is_that_nobody_notices():
-    told = switch_consequence(sample_switch.forecast(tier=Tier.LIVE), sample.serving())
-    assert "None of them notices" in told
+    said = switch_consequence(sample_switch.forecast(tier=Tier.LIVE), sample.serving())
+    assert "None of them notices" in said
 
 
 def test_the_consequence_says_when_somebody_else_was_first():
-    told = switch_consequence(sample_switch.forecast(), sample_switch.switching())
-    assert told.startswith("Not now: maria is switching latency → throughput since 07:32:38 (42 s ago)")
+    said = switch_consequence(sample_switch.forecast(), sample_switch.switching())
+    assert said.startswith("Not now: maria is switching latency → throughput since 07:32:38 (42 s ago)")
 
 
 @given(anything(SwitchForecast), anything(Snapshot))
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_consequence_drives_the_terminal(forecast, snapshot):
-    told = switch_consequence(forecast, snapshot)
-    assert not any(unicodedata.category(c) == "Cc" and c != "\n" for c in told)
+    said = switch_consequence(forecast, snapshot)
+    assert not any(unicodedata.category(c) == "Cc" and c != "\n" for c in said)

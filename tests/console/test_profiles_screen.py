@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from textual.widgets import Static
+from textual.widgets import Button, Static
 
 from console.client import CallFailed, ConnectionLost, NoAnswer
 from console.model import Connected, Disconnected, SnapshotArrived
@@ -16,6 +16,7 @@ from console.tui.screens.profiles import ProfilesScreen
 from console.tui.widgets.board import Board
 from engine_host.protocol.envelope import ErrorCode, RpcError
 from engine_host.protocol.methods import Role
+from engine_host.protocol.profiles import Tier
 from engine_host.protocol.snapshot import Queue
 from engine_host.protocol.switching import SwitchStatus
 from tests.console import sample, sample_switch
@@ -146,6 +147,171 @@ async def test_a_switch_that_got_no_result_is_said_in_words_and_not_tried_again(
         assert "37 s of 1m24s" in text_of(running)
 
 
+def question_of(running) -> str:
+    return str(running.screen.query_one("#consequence", Static).content)
+
+
+def can_go(running) -> bool:
+    return not running.screen.query_one("#go", Button).disabled
+
+
+async def test_the_tier_and_the_drain_time_of_the_question_are_those_of_the_switch():
+    running = at_forecast(**{"switch.forecast": sample_switch.overlapping_forecast()})
+    async with running.run_test(size=SIZE) as pilot:
+        await go(pilot, *DRY_RUN, "enter")
+        assert "by overlap: streams pause (about 400 ms)" in question_of(running)
+        running.script.answers["switch.forecast"] = sample_switch.forecast()
+        await go(pilot, "t")
+        assert "by reload: streams pause (about 1m28s)" in question_of(running)
+        assert "they get latency's drain time" in question_of(running)
+        await go(pilot, "d", "4", "5")
+        assert "they get 45 s to finish" in question_of(running)
+        await go(pilot, "enter")
+        assert running.focused.id == "go"
+        await go(pilot, "enter")
+    [(method, params)] = running.script.acted
+    assert (method, params.tier, params.drain_timeout_s) == ("switch", Tier.RELOAD, 45.0)
+    asked = [params.tier for method, params in running.script.read if method == "switch.forecast"]
+    assert asked == [None, Tier.RELOAD]
+
+
+async def test_left_alone_both_are_the_hosts_own_choice():
+    running = at_forecast()
+    async with running.run_test(size=SIZE) as pilot:
+        await go(pilot, *DRY_RUN, "enter", "right", "enter")
+    [(_, params)] = running.script.acted
+    assert (params.tier, params.drain_timeout_s) == (None, None)
+
+
+async def test_the_tiers_go_round_and_one_is_not_asked_about_twice():
+    running = at_forecast(**{"switch.forecast": sample_switch.overlapping_forecast()})
+    async with running.run_test(size=SIZE) as pilot:
+        await go(pilot, *DRY_RUN, "enter", "t", "t", "t", "t")
+        assert "overlap, as the host chooses" in str(running.screen.query_one("#tier", Button).label)
+    assert [method for method, _ in running.script.read].count("switch.forecast") == 2
+
+
+async def test_until_the_host_has_told_of_the_other_tier_nobody_can_agree_to_it():
+    running = at_forecast(**{"switch.forecast": sample_switch.overlapping_forecast()})
+    async with running.run_test(size=SIZE) as pilot:
+        await go(pilot, *DRY_RUN, "enter")
+        answer = asyncio.get_running_loop().create_future()
+        running.script.answers["switch.forecast"] = answer
+        await go(pilot, "right")
+        assert can_go(running)
+        await go(pilot, "t")
+        assert "Asking the host what a switch by reload would do" in question_of(running)
+        assert not can_go(running)
+        assert running.focused.id == "cancel"
+        answer.set_result(sample_switch.refused())
+        await pilot.pause()
+        assert "The check refuses it: the engine needs 132 GiB" in question_of(running)
+        assert not can_go(running)
+        await go(pilot, "t")
+        assert can_go(running)
+    assert running.script.acted == []
+
+
+async def test_a_tier_that_the_host_refuses_is_told_with_its_reason_and_asked_about_again():
+    running = at_forecast(**{"switch.forecast": sample_switch.overlapping_forecast()})
+    async with running.run_test(size=SIZE) as pilot:
+        await go(pilot, *DRY_RUN, "enter")
+        told = {"remedy": "Leave out --tier."}
+        running.script.answers["switch.forecast"] = CallFailed(
+            "switch.forecast", RpcError(ErrorCode.INVALID_PARAMS, "the tier reload cannot carry this", told)
+        )
+        await go(pilot, "t")
+        assert "the tier reload cannot carry this" in question_of(running)
+        assert not can_go(running)
+        running.script.answers["switch.forecast"] = sample_switch.forecast()
+        await go(pilot, "t", "t")
+        assert can_go(running)
+
+
+@pytest.mark.parametrize("typed", ["x", "9" * 9, "-1", "nan"])
+async def test_a_drain_time_that_is_none_is_said_so_and_not_agreed_to(typed):
+    running = at_forecast()
+    async with running.run_test(size=SIZE) as pilot:
+        await go(pilot, *DRY_RUN, "enter", "d", *(key if key != "-" else "minus" for key in typed))
+        assert "not a number from 0 to 86,400" in str(running.screen.query_one("#drain_hint", Static).content)
+        assert not can_go(running)
+        await go(pilot, "ctrl+u", "6")
+        assert "they get 6 s" in question_of(running)
+        assert can_go(running)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (66, 22), (60, 18)])
+async def test_the_question_fits_with_names_of_any_length(size):
+    long = sample_switch.forecast(from_profile="a" * 200, to_profile="b" * 200)
+    running = at_forecast(**{"switch.forecast": long})
+    async with running.run_test(size=size) as pilot:
+        await go(pilot, *DRY_RUN, "enter")
+        assert "aaa… → bbb" in question_of(running)
+        assert can_go(running)
+        assert not running.screen.has_class("-unreadable")
+
+
+async def test_a_question_that_does_not_fit_can_only_be_left():
+    running = at_forecast()
+    async with running.run_test(size=(40, 12)) as pilot:
+        await go(pilot, *DRY_RUN, "enter", "t", "d", "right", "enter")
+        assert running.screen.has_class("-unreadable")
+        assert not can_go(running)
+    assert running.script.acted == []
+
+
+async def test_who_was_first_is_said_in_the_question_which_can_then_not_be_agreed_to():
+    running = at_forecast()
+    async with running.run_test(size=SIZE) as pilot:
+        await go(pilot, *DRY_RUN, "enter", "right")
+        running.script.post(SnapshotArrived(sample_switch.switching(), NOW))
+        await pilot.pause()
+        said = "Not now: maria is switching latency → throughput since 07:32:38 (42 s ago)"
+        assert said in question_of(running)
+        assert not can_go(running)
+        await go(pilot, "escape")
+        assert "by maria since 07:32:38" in text_of(running)
+
+
+async def test_a_cancelled_switch_says_who_cancelled_what_and_what_runs():
+    answer = asyncio.get_running_loop().create_future()
+    running = at_forecast(switch=answer)
+    async with running.run_test(size=SIZE) as pilot:
+        await go(pilot, *DRY_RUN, "enter", "right", "enter")
+        running.script.post(SnapshotArrived(sample_switch.switching(), NOW))
+        await go(pilot, "C", "right", "enter")
+        answer.set_result(sample_switch.cancelled())
+        running.script.post(SnapshotArrived(sample.serving(), NOW))
+        await pilot.pause()
+        assert "▲ CANCELLED  latency → throughput" in text_of(running)
+        assert "latency goes on" in text_of(running)
+    assert [method for method, _ in running.script.acted] == ["switch", "switch.cancel"]
+
+
+async def test_a_host_that_goes_away_during_a_switch_leaves_what_was_seen_and_says_so():
+    answer = asyncio.get_running_loop().create_future()
+    running = at_forecast(switch=answer)
+    async with running.run_test(size=SIZE) as pilot:
+        await go(pilot, *DRY_RUN, "enter", "right", "enter")
+        running.script.post(SnapshotArrived(sample_switch.switching(), NOW))
+        running.script.post(Disconnected("the host closed it", NOW, NOW + 3))
+        answer.set_exception(ConnectionLost("the host closed it"))
+        await pilot.pause()
+        shown = " ".join(text_of(running).split())
+        assert "NO CONNECTION" in shown
+        assert "The outcome is unknown; it is not sent again." in shown
+        assert "37 s of 1m24s" in shown
+        assert "C cancel" not in footer_of(running)
+        # The same host again, the switch over: what became of it is asked for, not guessed.
+        running.script.answers["switch.status"] = SwitchStatus(last=sample_switch.result())
+        running.script.post(Connected(sample.hello(), NOW + 4))
+        await pilot.pause()
+        running.script.post(SnapshotArrived(sample.serving(), NOW + 4))
+        await pilot.pause()
+        assert "● SWITCHED" in text_of(running)
+    assert len(running.script.acted) == 1
+
+
 async def test_a_switch_of_somebody_else_is_followed_to_its_result():
     running = app(sample.serving())
     async with running.run_test(size=SIZE) as pilot:
@@ -192,9 +358,10 @@ async def test_a_viewer_may_look_and_dry_run_but_the_keys_of_change_are_dead():
         await go(pilot, "enter")
         assert isinstance(running.screen, ProfilesScreen)
         running.script.post(SnapshotArrived(sample_switch.switching(), NOW))
+        assert "cancel" not in footer_of(running)
         await go(pilot, "C")
         assert isinstance(running.screen, ProfilesScreen)
-        assert "cancel" not in footer_of(running)
+        assert footer_of(running) == "cancel the switch: needs the admin role."
     assert running.script.acted == []
 
 
@@ -232,7 +399,7 @@ async def test_an_answer_that_comes_after_one_has_left_its_view_is_dropped():
         await go(pilot, "escape")
         answer.set_result(sample_switch.forecast())
         await pilot.pause()
-        assert running.screen.desk.forecast is None
+        assert running.screen.desk.told is None
         assert "compared with" in text_of(running)
 
 

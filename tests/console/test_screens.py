@@ -64,6 +64,11 @@ def test_page(snap_compare, name, keys, size):
     assert snap_compare(app(sample.serving()), terminal_size=size, press=keys)
 
 
+@pytest.mark.parametrize("size", [(60, 16), (40, 12), (30, 9)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_small_dialog(snap_compare, size):
+    assert snap_compare(app(sample.serving()), terminal_size=size, press=["S"])
+
+
 def test_help_of_a_viewer(snap_compare):
     assert snap_compare(app(sample.serving(), Role.VIEWER), terminal_size=(80, 24), press=["question_mark"])
 
@@ -84,6 +89,7 @@ PROFILES = {
     "confirm_cancel": (lambda: told(sample_switch.switching()), ["5", "C"]),
     "switched": (lambda: told(**{"switch.status": SwitchStatus(last=sample_switch.result())}), ["5", "w"]),
     "rolled_back": (lambda: told(**{"switch.status": SwitchStatus(last=sample_switch.rolled_back())}), ["5", "w"]),
+    "cancelled": (lambda: told(**{"switch.status": SwitchStatus(last=sample_switch.cancelled())}), ["5", "w"]),
     "viewer_list": (lambda: told(role=Role.VIEWER), ["5"]),
     "viewer_forecast": (lambda: told(role=Role.VIEWER), DRY_RUN),
     "disconnected": (lambda: app(sample.serving(), Role.ADMIN, Disconnected("gone", NOW - 7, NOW + 3)), ["5"]),

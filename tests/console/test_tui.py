@@ -212,10 +212,12 @@ async def test_what_came_of_an_action_is_said_to_its_end_and_not_tried_again(err
 async def test_a_viewer_is_offered_no_dangerous_action_and_its_keys_are_dead():
     running = app(sample.serving(), Role.VIEWER)
     async with running.run_test(size=(80, 24)) as pilot:
-        await pilot.press("S", "R")
-        assert isinstance(running.screen, OverviewScreen)
+        await pilot.pause()
         assert "stop host" not in footer_of(running)
         assert "viewer (read-only)" in text_of(running)
+        await pilot.press("S", "R")
+        assert isinstance(running.screen, OverviewScreen)
+        assert footer_of(running) == "restart engine: needs the admin role."
         await pilot.press("question_mark")
         await pilot.pause()
         assert "needs the admin role" in text_of(running, "#help")
@@ -224,10 +226,78 @@ async def test_a_viewer_is_offered_no_dangerous_action_and_its_keys_are_dead():
 async def test_without_a_connection_actions_are_off():
     running = app(sample.serving(), Role.ADMIN, Disconnected("gone", NOW, NOW + 3))
     async with running.run_test(size=(80, 24)) as pilot:
-        await pilot.press("S")
-        assert isinstance(running.screen, OverviewScreen)
+        await pilot.pause()
         assert "NO CONNECTION" in text_of(running)
         assert "stop host" not in footer_of(running)
+        await pilot.press("S")
+        assert isinstance(running.screen, OverviewScreen)
+        assert footer_of(running) == "stop host: off while there is no connection."
+
+
+@pytest.mark.parametrize(("key", "named"), [("x", "x"), ("f5", "f5"), ("shift+tab", "shift+tab"), ("1", "")])
+async def test_a_key_that_does_nothing_says_so_at_once(key, named):
+    running = app(sample.serving())
+    async with running.run_test(size=(80, 24)) as pilot:
+        await pilot.press(key)
+        said = f"{named} does nothing here; ? shows the keys that do." if named else "? help"
+        assert footer_of(running).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("key", "size", "is_readable"),
+    [
+        ("S", (80, 24), True), ("S", (40, 12), True), ("S", (60, 11), True), ("S", (40, 11), False),
+        ("S", (20, 24), False), ("R", (40, 12), True), ("R", (40, 7), False), ("R", (10, 3), False),
+    ],
+)  # fmt: skip
+async def test_nobody_can_agree_to_what_does_not_fit_on_the_screen(key, size, is_readable):
+    running = app(sample.serving())
+    async with running.run_test(size=size) as pilot:
+        await pilot.press(key)
+        await pilot.pause()
+        assert isinstance(running.screen, ConfirmScreen)
+        assert running.screen.query_one("#consequence").display == is_readable
+        assert running.screen.has_class("-unreadable") != is_readable
+        if key == "S":
+            await pilot.press("up", *"gpu-7")
+        assert running.screen.query_one("#go", Button).disabled != is_readable
+        if is_readable:
+            for part in running.screen.query("#dialog Static, #dialog Button, #dialog Input"):
+                assert running.screen.region.contains_region(part.region)
+        await pilot.press("escape")
+        assert isinstance(running.screen, OverviewScreen)
+    assert running.script.acted == []
+
+
+async def test_a_dialog_follows_the_size_of_its_terminal(until):
+    running = app(sample.serving())
+    async with running.run_test(size=(80, 24)) as pilot:
+        await pilot.press("R")
+        await pilot.pause()
+        go = running.screen.query_one("#go", Button)
+        assert not go.disabled
+        await pilot.resize_terminal(30, 5)
+        await until(lambda: go.disabled)
+        assert not go.display
+        await pilot.press("right", "enter", "R")
+        await pilot.resize_terminal(80, 24)
+        await until(lambda: not running.screen.query_one("#go", Button).disabled)
+    assert running.script.acted == []
+
+
+async def test_a_dialog_whose_host_has_gone_can_only_be_left():
+    running = app(sample.serving())
+    async with running.run_test(size=(80, 24)) as pilot:
+        await pilot.press("R", "right")
+        assert running.focused.id == "go"
+        running.script.post(Disconnected("gone", NOW, NOW + 3))
+        await pilot.pause()
+        said = str(running.screen.query_one("#consequence", Static).content)
+        assert said == "Not now: there is no connection to the host."
+        assert running.focused.id == "cancel"
+        await pilot.press("right", "enter")
+        assert isinstance(running.screen, OverviewScreen)
+    assert running.script.acted == []
 
 
 async def test_a_page_goes_stale_though_nothing_arrives(until):

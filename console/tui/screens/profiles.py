@@ -21,20 +21,22 @@ from console.consequence import (
     METHOD_CANCEL,
     METHOD_SWITCH,
     cancel_consequence,
-    switch_consequence,
+    name,
     switch_deadline_s,
 )
 from console.lines import Line
 from console.model import State
 from console.overview import Moment
-from console.profiles_desk import Desk, View, Wanted
+from console.profiles_desk import Desk, Told, View, Wanted
 from console.profiles_page import overhang, profiles_page, running
+from console.switch_terms import Terms
 from console.tui.app import OUTCOME_S, REASON
-from console.tui.keys import bindings
-from console.tui.screens.confirm import Question
+from console.tui.keys import action_for, bindings
+from console.tui.screens.ask_switch import AskSwitchScreen
+from console.tui.screens.confirm import ConfirmScreen, Question
 from console.tui.screens.page import Page
 from engine_host.protocol.methods import Applied, CancelParams, DiffParams, ForecastParams, NoParams, SwitchParams
-from engine_host.protocol.profiles import ProfileDiff, ProfileList
+from engine_host.protocol.profiles import ProfileDiff, ProfileList, Tier
 from engine_host.protocol.switching import SwitchForecast, SwitchResult, SwitchStatus
 
 
@@ -97,27 +99,27 @@ class ProfilesScreen(Page):
     # Asking before a change
 
     def action_ask_switch(self) -> None:
-        told = self.desk.forecast
+        told = self.desk.told
         assert told is not None
-
-        def consequence(state: State) -> str:
-            age_s = self.console.moment().now - self.desk.forecast_at
-            return switch_consequence(told, state.snapshot, age_s=age_s)
-
-        host = self.console.state.snapshot.host.name if self.console.state.snapshot is not None else ""
-        question = Question(f"switch {fmt.clean(host)} to {fmt.clean(told.to_profile)}", consequence, "Switch")
-        self.console.ask(question, lambda: self._switch(told), name=METHOD_SWITCH)
+        console = self.console
+        host = console.state.snapshot.host.name if console.state.snapshot is not None else ""
+        profile = told.forecast.to_profile
+        dialog = AskSwitchScreen(
+            host, told, lambda tier: self._dry_run(profile, tier), lambda: console.moment().now, console.state
+        )
+        console.ask(dialog, lambda: self._switch(dialog.told, dialog.terms), name=METHOD_SWITCH)
 
     def action_ask_cancel(self) -> None:
         progress = profiles_desk.under_way(self.console.state)
         assert progress is not None
         question = Question(
-            f"cancel the switch to {fmt.clean(progress.to_profile)}",
+            action_for(METHOD_CANCEL),
+            f"cancel the switch to {name(progress.to_profile)}",
             lambda state: cancel_consequence(profiles_desk.under_way(state)),
             go="Cancel the switch",
             keep="Let it go on",
         )
-        self.console.ask(question, self._cancel, name=METHOD_CANCEL)
+        self.console.ask(ConfirmScreen(question, self.console.state), self._cancel, name=METHOD_CANCEL)
 
     # The calls
 
@@ -142,27 +144,31 @@ class ProfilesScreen(Page):
             self._now(replace(self.desk, failure=found) if isinstance(found, str) else replace(self.desk, diff=found))
 
     async def _forecast(self, name: str) -> None:
-        params = ForecastParams(profile=name)
-        found = await self.console.attempt("dry run", "switch.forecast", SwitchForecast, params, FORECAST_DEADLINE_S)
+        found = await self._dry_run(name, None)
         if self.desk.view is not View.FORECAST or self.desk.chosen != name:
             return
-        if isinstance(found, str):
-            self._now(replace(self.desk, failure=found))
-        else:
-            console = self.console
-            self._now(profiles_desk.forecasted(self.desk, found, console.state, console.moment().now))
+        self._now(replace(self.desk, failure=found) if isinstance(found, str) else replace(self.desk, told=found))
 
-    async def _switch(self, told: SwitchForecast) -> None:
+    async def _dry_run(self, name: str, tier: Tier | None) -> Told | str:
+        params = ForecastParams(profile=name, tier=tier)
+        found = await self.console.attempt("dry run", "switch.forecast", SwitchForecast, params, FORECAST_DEADLINE_S)
         console = self.console
-        self._now(profiles_desk.asking(self.desk, told.to_profile))
+        return found if isinstance(found, str) else profiles_desk.forecasted(found, console.state, console.moment().now)
+
+    async def _switch(self, told: Told | None, terms: Terms) -> None:
+        assert told is not None
+        console = self.console
+        self._now(profiles_desk.asking(self.desk, told))
         params = SwitchParams(
-            profile=told.to_profile,
+            profile=told.forecast.to_profile,
+            tier=terms.tier,
+            drain_timeout_s=terms.drain_s,
             reason=REASON,
             idempotency_key=uuid.uuid4().hex,
             # Of the dry run: what it told may not hold for a host that has changed its state since.
-            expected_state_version=self.desk.forecast_version,
+            expected_state_version=told.state_version,
         )
-        deadline_s = switch_deadline_s(console.state.snapshot, told)
+        deadline_s = switch_deadline_s(console.state.snapshot, told.forecast, terms.drain_s)
         outcome = await console.attempt("switch", METHOD_SWITCH, SwitchResult, params, deadline_s)
         self._now(profiles_desk.ended(self.desk, outcome))
         if not self.is_current:
