@@ -8,7 +8,7 @@ VENV := .venv/bin
 export DEMO_SECONDS
 
 help:  ## Show what there is
-	@echo "make demo                  a live console on a real vLLM engine under load; quit with q"
+	@echo "make demo                  a live console on a real vLLM engine under load; q ends it and its host"
 	@echo "make demo DEMO_SECONDS=20  the same without a terminal: prints one status as JSON"
 	@echo "make test                  everything: lint, types, unit tests, end to end on a real engine"
 	@echo "make lint                  only ruff, mypy and the import rules"

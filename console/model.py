@@ -69,6 +69,8 @@ class State:
     events_missed: int = 0
     """Events the host no longer had when this console came back."""
     frozen: Frozen | None = None
+    quit_stops_host: bool = False
+    """Whoever started this console stops the host when it ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from console.model import (
     reduce,
 )
 from console.overview import Moment
-from console.tui.keys import Action, action_for, answer, bindings, refusal
+from console.tui.keys import Action, action_for, answer, bindings, quitting, refusal
 from console.tui.screens.events import EventsScreen
 from console.tui.screens.help import HelpScreen
 from console.tui.screens.overview import OverviewScreen
@@ -91,6 +91,7 @@ class ConsoleApp(App[int]):
         source: Callable[[Target, Callable[[Message], None]], Source] = Link,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        quit_stops_host: bool = False,
     ) -> None:
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"
@@ -102,7 +103,7 @@ class ConsoleApp(App[int]):
         self._notice = ""
         self._notice_until = 0.0
         self._acting: str | None = None
-        self.state = State(target=str(target))
+        self.state = State(target=str(target), quit_stops_host=quit_stops_host)
 
     def on_mount(self) -> None:
         self.run_worker(self._source.run(), name="link", exit_on_error=True)
@@ -204,7 +205,7 @@ class ConsoleApp(App[int]):
         self.draw()
 
     def action_hint_quit(self) -> None:
-        self.notice("Nothing was ended. Press q to leave the console; the host runs on.", HINT_S)
+        self.notice(f"Nothing was ended. Press q to {quitting(self.state)}.", HINT_S)
 
     def action_act(self, method: str) -> None:
         """Ask, then call once. The dialog's widgets are imported only now: most sessions never need them."""

@@ -153,7 +153,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.focus_next", "right,down", "← →", "move", "", screens=_ON_CONFIRM),
     Action("app.focus_previous", "left,up", "←", "", "", screens=_ON_CONFIRM),
     Action("dismiss(False)", "escape", "esc", "cancel", "", screens=_ON_CONFIRM),
-    Action("quit", "q", "q", "quit", "leave the console; the host runs on"),
+    Action("quit", "q", "q", "quit", "leave the console"),
     Action("hint_quit", "ctrl+c", "^C", "", "says how to quit; never ends anything", in_footer=False),
 )
 
@@ -189,6 +189,11 @@ def refusal(action: Action, state: State) -> str | None:
     if action.method in {METHOD_SWITCH, METHOD_RESTART} and under_way is not None:
         return f"{action.label}: off while {who_switches(under_way)}"
     return None
+
+
+def quitting(state: State) -> str:
+    """What quitting does, for a sentence."""
+    return "leave the console; " + ("its host is stopped too" if state.quit_stops_host else "the host runs on")
 
 
 def answer(key: str, shown: str, place: str, state: State) -> str:
@@ -251,11 +256,12 @@ def help_lines(screen: str, state: State) -> list[Line]:
         if (action.screens and screen not in action.screens) or action.name in hidden or not action.help:
             continue
         why_not = refusal(action, state)
+        told = quitting(state) if action.name == "quit" else action.help
         rows.append(
             line(
                 (f"  {action.shown:>5}  ", Tone.KEY),
                 (f"{action.label:<16}", Tone.STRONG if why_not is None else Tone.FAINT),
-                (action.help, Tone.PLAIN if why_not is None else Tone.FAINT),
+                (told, Tone.PLAIN if why_not is None else Tone.FAINT),
             )
         )
         if why_not is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from console.connect import is_listening, resolve
 from console.display import has_colours, is_dumb
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_UNREACHABLE, OperatorError
+from engine_host.protocol.sockets import QUIT_STOPS_HOST
 
 if TYPE_CHECKING:
     from console.tui.app import ConsoleApp
@@ -51,7 +52,7 @@ def run(target: str | None) -> int:
         os.environ["NO_COLOR"] = "1"
     from console.tui.app import ConsoleApp
 
-    app = ConsoleApp(found)
+    app = ConsoleApp(found, quit_stops_host=bool(os.environ.get(QUIT_STOPS_HOST)))
     asyncio.run(_on_screen(app))
     if app.broke_by is not None:
         raise OperatorError(

@@ -22,6 +22,10 @@ from engine_host import process_tree
 FORCED_S = 30.0
 """Between the second SIGTERM and the kill: more than the supervisor's own 20 s, and 5 s for what it kills then."""
 
+ABANDON_S = 3.0
+"""What a host that serves nobody yet gets to end by itself. A thread that imports vLLM hears nothing for a quarter of a
+minute, and an engine that has not started holds nothing that a kill would lose."""
+
 SIGNAL_GAP_S = 0.2
 """Between the two SIGTERMs at least: the kernel makes one of two that are pending together."""
 
@@ -64,19 +68,29 @@ class HostChild:
             return [line for line in lines if line.strip()][-count:]
         return []
 
-    async def stop(self, drain_s: float, force: asyncio.Event) -> None:
-        """SIGTERM; once more when `drain_s` is over or `force` is set; then kill the family. Nothing of it is left."""
+    async def stop(self, drain_s: float, force: asyncio.Event) -> list[psutil.Process]:
+        """SIGTERM; once more when `drain_s` is over or `force` is set; then the kill. Returns what outlived it."""
         family = self._family()
         self._signal(signal.SIGTERM)
         await self._ended_within(SIGNAL_GAP_S, None)
         if not await self._ended_within(drain_s, force):
             self._signal(signal.SIGTERM)
             await self._ended_within(FORCED_S, None)
+        return await self._clear(family)
+
+    async def abandon(self) -> list[psutil.Process]:
+        """For a host that serves nobody yet: SIGTERM, and after `ABANDON_S` the kill. Returns what outlived it."""
+        family = self._family()
+        self._signal(signal.SIGTERM)
+        await self._ended_within(ABANDON_S, None)
+        return await self._clear(family)
+
+    async def _clear(self, family: set[psutil.Process]) -> list[psutil.Process]:
         family |= self._family()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)  # also children that outlived their host
         await self._process.wait()
-        await asyncio.to_thread(process_tree.kill, family)
+        return await asyncio.to_thread(_killed, family)
 
     def _family(self) -> set[psutil.Process]:
         """Everything below the process that was started; a `psutil.Process` is never mistaken for a later one."""
@@ -99,3 +113,21 @@ class HostChild:
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
+
+
+def _killed(family: set[psutil.Process]) -> list[psutil.Process]:
+    """Blocks; returns what is still there.
+
+    A host that starts an engine makes processes while it is being ended; of those nothing is known but the session.
+    """
+    leaders = [process.pid for process in family if _leads_session(process.pid)]
+    process_tree.kill(family)
+    found = {*family, *(process for leader in leaders for process in process_tree.in_session(leader))}
+    process_tree.kill(found)
+    return [process for process in found if process_tree.is_alive(process)]
+
+
+def _leads_session(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.getsid(pid) == pid
+    return False

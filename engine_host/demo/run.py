@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from engine_host.demo import hostlink, model
 from engine_host.demo.child import HostChild
 from engine_host.demo.load import Load, Report
@@ -33,6 +35,7 @@ from engine_host.demo.place import (
 from engine_host.demo.progress import Step
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_TIMED_OUT, OperatorError
 from engine_host.protocol.snapshot import Snapshot, State
+from engine_host.protocol.sockets import QUIT_STOPS_HOST
 
 DEFAULT_SECONDS = 20.0
 """Of load, where there is no terminal and DEMO_SECONDS does not say."""
@@ -77,6 +80,8 @@ class Demo:
     seconds: float | None
     """Of load before the status is printed; `None`: the console is opened instead."""
     port: int | None = None
+    has_served: bool = False
+    """Requests may be in flight: before that, nobody's work is lost by a kill."""
     is_stopping: bool = False
     force: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by an interruption while stopping: no more waiting for requests."""
@@ -108,10 +113,26 @@ class Demo:
             yield place
         finally:
             self.is_stopping = True
-            with Step("stopping the engine host") as step:
+            await self._stop(child, place)
+
+    async def _stop(self, child: HostChild, place: Place) -> None:
+        """Raises `OperatorError` when something of the host lives on."""
+        with Step("stopping the engine host") as step:
+            if self.has_served:
                 step.phase("ctrl-C again to stop without waiting")
-                await child.stop(self.drain_s + DRAIN_MARGIN_S, self.force)
-                step.done("nothing of it is left")
+                left = await child.stop(self.drain_s + DRAIN_MARGIN_S, self.force)
+            else:
+                step.phase("its engine was still starting")
+                left = await child.abandon()
+            place.socket.unlink(missing_ok=True)  # a killed host leaves it behind
+            step.done("all its processes have ended")
+            if left:
+                named = ", ".join(f"{process.pid} ({_name(process)})" for process in left)
+                raise OperatorError(
+                    f"The engine host was stopped, but of its processes are still there: {named}.",
+                    f"End them: kill -9 {' '.join(str(process.pid) for process in left)}",
+                    exit_code=EXIT_FAILED,
+                )
 
     async def _until_socket(self, place: Place) -> Snapshot:
         """The first snapshot. Raises `OperatorError` when the host ends or stays silent."""
@@ -135,6 +156,7 @@ class Demo:
             with contextlib.suppress(hostlink.HostSilent):
                 snapshot = await hostlink.status(place.socket)
                 if snapshot.state is State.SERVING:
+                    self.has_served = True
                     return
                 if snapshot.engine.failure is not None:
                     raise engine_failure(snapshot, place)
@@ -168,7 +190,7 @@ class Demo:
             step.done("answers")
         load = asyncio.create_task(self._load_when_serving(place))
         try:
-            await _run_console([*self.programs.console, "-t", str(place.socket)])
+            await _run_console([*self.programs.console, "-t", str(place.socket)], stops_host=not place.is_found)
         finally:
             load.cancel()
             outcome = (await asyncio.gather(load, return_exceptions=True))[0]
@@ -222,9 +244,10 @@ async def _watch_load(load: Load, task: asyncio.Task[Report], seconds: float, st
             task.result()  # it only ends by an error
 
 
-async def _run_console(command: Sequence[str]) -> None:
-    """The console in the foreground, until the operator quits it."""
-    console = await asyncio.create_subprocess_exec(*command)
+async def _run_console(command: Sequence[str], *, stops_host: bool) -> None:
+    """The console in the foreground, until the operator quits it; it is told when that stops the host."""
+    told = {QUIT_STOPS_HOST: "1"} if stops_host else {}
+    console = await asyncio.create_subprocess_exec(*command, env={**os.environ, **told})
     try:
         status = await console.wait()
     except asyncio.CancelledError:
@@ -247,6 +270,12 @@ async def _print_console_status(command: Sequence[str]) -> int:
         if console.returncode is None:
             console.kill()
             await console.wait()
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return process.name()
+    return "gone by now"
 
 
 def start_phase(snapshot: Snapshot) -> str:

@@ -9,6 +9,10 @@ MAX_SOCKET_PATH_BYTES = 107
 """Linux: sun_path holds 108 bytes with its terminator. A longer path fails in bind() with a misleading message."""
 
 
+QUIT_STOPS_HOST = "VLLM_CONSOLE_QUIT_STOPS_HOST"
+"""Set in the environment of a console whose starter stops the host when it ends (`make demo`), so that it says so."""
+
+
 def runtime_dir() -> Path:
     """`$VLLM_CONSOLE_RUNTIME_DIR`, else `vllm-console` in `$XDG_RUNTIME_DIR`, else `/tmp/vllm-console-UID`."""
     if chosen := os.environ.get("VLLM_CONSOLE_RUNTIME_DIR"):

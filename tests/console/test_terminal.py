@@ -15,6 +15,7 @@ import time
 import pytest
 
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_UNREACHABLE
+from engine_host.protocol.sockets import QUIT_STOPS_HOST
 
 ALTERNATE_SCREEN, NORMAL_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
 SHOW_CURSOR = b"\x1b[?25h"
@@ -126,6 +127,14 @@ async def test_ctrl_c_ends_nothing(host, terminal, until):
     os.write(console.master, b"\x03")
     await until(lambda: b"Press q to leave" in console.read())
     assert console.code() is None
+
+
+async def test_a_console_whose_end_stops_the_host_does_not_say_that_it_runs_on(host, terminal, until, monkeypatch):
+    monkeypatch.setenv(QUIT_STOPS_HOST, "1")
+    console = terminal("-t", str(host.path))
+    await until(lambda: b"Qwen2.5-72B" in console.read())
+    os.write(console.master, b"\x03")
+    await until(lambda: b"its host is stopped too" in console.read())
 
 
 async def test_a_terminal_that_goes_away_ends_the_console(host, terminal, until):

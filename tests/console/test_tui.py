@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from textual.widgets import Button, Input, Static
@@ -37,6 +39,18 @@ async def test_the_first_page_is_the_overview_with_data():
         await pilot.pause()
         assert isinstance(pilot.app.screen, OverviewScreen)
         assert "68.2 %" in text_of(pilot.app)
+
+
+@pytest.mark.parametrize(("stops", "said"), [(False, "the host runs on"), (True, "its host is stopped too")])
+async def test_what_quitting_does_to_the_host_is_said_as_it_is(stops, said):
+    running = app(sample.serving())
+    running.state = replace(running.state, quit_stops_host=stops)
+    async with running.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+c")
+        assert f"Press q to leave the console; {said}." in footer_of(running)
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert f"leave the console; {said}" in text_of(running, "#help")
 
 
 async def test_a_new_snapshot_is_drawn_when_it_comes():

@@ -2,7 +2,8 @@
 
 `STAND_IN` names its behaviour: `serves`; `fails` (the engine does not start); `exits` (ends at once with an error);
 `stubborn` (drains until a second SIGTERM); `deaf` (ignores SIGTERM and leaves a child behind when killed);
-`deaf-apart` (the same in a session of its own below a parent, as `engine-host serve` runs).
+`deaf-apart` (the same in a session of its own below a parent, as `engine-host serve` runs); `loads` (like that, and its
+engine never comes up).
 """
 
 import argparse
@@ -22,7 +23,7 @@ from engine_host.protocol.snapshot import Engine, Failure, Host, ProfileRef, Que
 from engine_host.supervisor import become_host
 
 BEHAVIOUR = os.environ["STAND_IN"]
-IS_DEAF = BEHAVIOUR.startswith("deaf")
+IS_DEAF = BEHAVIOUR.startswith("deaf") or BEHAVIOUR == "loads"
 ASKED_BEFORE_SERVING = 3
 """Status calls answered with `starting` first, so that the demo really waits."""
 
@@ -39,7 +40,7 @@ class StandIn:
     def snapshot(self) -> Snapshot:
         self.asked += 1
         state, engine = State.SERVING, Engine()
-        if self.asked <= ASKED_BEFORE_SERVING:
+        if self.asked <= ASKED_BEFORE_SERVING or BEHAVIOUR == "loads":
             state = State.STARTING
             engine = Engine(phase="loading weights", start_elapsed_s=1.0 * self.asked, start_expected_s=9.0)
         elif BEHAVIOUR == "fails":
@@ -115,7 +116,7 @@ def main() -> None:
     if BEHAVIOUR == "exits":
         print("engine-host: profile is broken\n  mend it", file=sys.stderr)
         sys.exit(2)
-    if BEHAVIOUR == "deaf-apart" and (exit_code := become_host()) is not None:
+    if BEHAVIOUR in ("deaf-apart", "loads") and (exit_code := become_host()) is not None:
         sys.exit(exit_code)
     asyncio.run(StandIn(options).run())
 

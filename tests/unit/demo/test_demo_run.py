@@ -87,7 +87,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @contextlib.asynccontextmanager
 async def a_host_already_there(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
     state = state_dir(port)
-    state.mkdir(parents=True)
+    state.mkdir(parents=True, exist_ok=True)
     arguments = ["serve", str(PROFILE), "--socket", str(default_socket(port))]
     arguments += ["--port", str(port), "--state-dir", str(state)]
     host = await asyncio.create_subprocess_exec(*PROGRAMS.host, *arguments)
@@ -163,6 +163,64 @@ async def test_a_host_that_hears_nothing_is_killed_with_its_children(
     assert await demo(port, seconds=0.3).run() == 0
     assert not is_alive(recorded(port, "pid"))
     assert not is_alive(recorded(port, "child"))
+
+
+async def test_quitting_while_the_engine_starts_is_quick_and_leaves_nothing(
+    port: int,
+    behaves: Callable[[str], None],
+    console_quits_at: Callable[[Path], None],
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The thread that imports vLLM hears no signal; neither does this host."""
+    behaves("loads")
+    monkeypatch.setattr(child, "ABANDON_S", 0.3)
+    console_quits_at(directory)  # quits at once
+    began = time.monotonic()
+    assert await demo(port, drain_s=60).run() == 0
+    assert time.monotonic() - began < 10
+    assert not is_alive(recorded(port, "pid"))
+    assert not is_alive(recorded(port, "child"))
+    assert not default_socket(port).exists()
+    assert "all its processes have ended" in capfd.readouterr().err
+
+
+async def test_what_outlives_the_host_is_named_and_not_denied(
+    port: int,
+    behaves: Callable[[str], None],
+    console_quits_at: Callable[[Path], None],
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    behaves("loads")
+    monkeypatch.setattr(child, "ABANDON_S", 0.1)
+    killed: list[psutil.Process] = []
+    monkeypatch.setattr(process_tree, "kill", lambda found: killed.extend(found) or 0)
+    console_quits_at(directory)
+    with pytest.raises(OperatorError, match="of its processes are still there") as raised:
+        await demo(port).run()
+    assert str(recorded(port, "child")) in raised.value.fact
+    assert "kill -9" in raised.value.remedy
+    assert raised.value.exit_code == 1
+    assert "have ended" not in capfd.readouterr().err
+    for process in killed:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+async def test_the_console_is_told_whether_quitting_stops_the_host(
+    port: int, behaves: Callable[[str], None], console_quits_at: Callable[[Path], None], directory: Path
+) -> None:
+    behaves("serves")
+    console_quits_at(directory / "quit")
+    (directory / "quit").touch()
+    assert await demo(port).run() == 0
+    assert (directory / "told").read_text() == "1"
+    async with a_host_already_there(port):
+        assert await demo(port).run() == 0
+        assert (directory / "told").read_text() == ""
 
 
 async def test_an_engine_that_does_not_start_is_told_with_its_reason(
