@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import psutil
@@ -39,6 +39,12 @@ def until(condition: Callable[[], Any], timeout_s: float, what: str, poll_s: flo
             return value
         time.sleep(poll_s)
     raise AssertionError(f"after {timeout_s:.0f} s still not: {what}")
+
+
+class SwitchOutcome(NamedTuple):
+    exit_code: int
+    result: dict[str, Any]
+    stderr: str
 
 
 @dataclass
@@ -102,12 +108,43 @@ class RealHost:
             stdin=subprocess.DEVNULL,
         )
 
+    def ask(self, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> dict[str, Any]:
+        """One call over the control socket, result or error: a hundredth of the time that a console process takes, so
+        that a poll does not miss what lasts a second. Raises `OSError` when nobody listens."""
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(timeout_s)
+            client.connect(str(self.socket_path))
+            lines = client.makefile("rwb")
+            lines.write(
+                json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params or {}}).encode() + b"\n"
+            )
+            lines.flush()
+            for line in lines:
+                answer: dict[str, Any] = json.loads(line)
+                if answer.get("id") == 1:
+                    return answer
+        raise ConnectionResetError("the host closed the connection without an answer")
+
     def status(self) -> dict[str, Any]:
-        answer = self.console("status", "--json")
-        if answer.returncode:
+        """The snapshot; empty while nobody listens."""
+        try:
+            result: dict[str, Any] = self.ask("status")["result"]
+        except OSError:
             return {}
-        result: dict[str, Any] = json.loads(answer.stdout)
         return result
+
+    def switch(self, name: str, *more: str) -> SwitchOutcome:
+        """`vllm-console switch NAME`, to its end."""
+        answer = self.console("switch", name, "--yes", "--json", *more, timeout_s=400)
+        result = json.loads(answer.stdout) if answer.stdout.strip() else {}
+        return SwitchOutcome(answer.returncode, result, answer.stderr)
+
+    def switch_phase(self) -> str | None:
+        """The phase of the switch under way."""
+        active = self.ask("switch.status")["result"].get("active") or {}
+        phases = active.get("phases") or [{}]
+        name: str | None = phases[-1].get("name")
+        return name
 
     def wait_for_state(self, state: str, timeout_s: float = START_S) -> dict[str, Any]:
         def reached() -> dict[str, Any] | None:
