@@ -1,0 +1,289 @@
+"""The hot switch on real vLLM under load: no request fails, carried answers are the same, failures roll back.
+
+One host lives through all tests of this module, in the order of the file; an engine start costs more than what is asked
+of it, so several promises share a switch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from .client import Seen, ask, ask_all, mixed
+from .conftest import HERE
+from .real_host import RealHost, SwitchOutcome, until
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+PEOPLE = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "people",
+        "schema": {
+            "type": "array",
+            "minItems": 40,
+            "maxItems": 40,
+            "items": {
+                "type": "object",
+                "properties": {"name": {"enum": ["Ada", "Grace", "Alan"]}, "age": {"enum": [20, 30, 40]}},
+                "required": ["name", "age"],
+                "additionalProperties": False,
+            },
+        },
+    },
+}
+"""An answer of several hundred tokens, whatever the model would like to say."""
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory, model: None) -> Iterator[RealHost]:
+    home = tmp_path_factory.mktemp("switch")
+    os.environ["VLLM_CONSOLE_TEST_BROKEN_MODEL"] = str(broken_model(home / "broken-model"))
+    arguments = (f"--profiles-dir={HERE / 'profiles'}",)
+    real = RealHost(home, HERE / "profiles" / "a.toml", arguments=arguments).start()
+    try:
+        real.wait_for_state("serving")
+        yield real
+    finally:
+        real.end()
+
+
+def broken_model(path: Path) -> Path:
+    """The test model with another width in its configuration: every file is well-formed, and loading it fails."""
+    shutil.copytree(os.environ["VLLM_CONSOLE_TEST_MODEL"], path)
+    config = json.loads((path / "config.json").read_text())
+    config["intermediate_size"] = config["intermediate_size"] // 2
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def story(n: int, tokens: int = 900, **more: Any) -> tuple[str, str, dict[str, Any]]:
+    body = {"prompt": f"Tale {n}: once upon a time", "max_tokens": tokens, "ignore_eos": True, "stream": True, **more}
+    return "story", "/v1/completions", body
+
+
+@asynccontextmanager
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(timeout=500, limits=httpx.Limits(max_connections=200)) as http:
+        yield http
+
+
+async def switched(host: RealHost, name: str, *more: str) -> SwitchOutcome:
+    return await asyncio.to_thread(host.switch, name, *more)
+
+
+async def in_flight(host: RealHost, requests: int, having_generated: int = 1) -> None:
+    """Wait until that many requests are with the engine and tokens flow."""
+    before = host.status()["throughput"]["generation_tokens_total"]
+
+    def are() -> bool:
+        now = host.status()
+        tokens = now["throughput"]["generation_tokens_total"] - before
+        return bool(now["queue"]["running"] >= requests and tokens >= having_generated)
+
+    await asyncio.to_thread(until, are, 60, f"{requests} requests running")
+
+
+def failures(answers: list[Seen]) -> list[tuple[str, int, str | None]]:
+    return [(seen.kind, seen.status, seen.error) for seen in answers if seen.status != 200 or seen.error]
+
+
+def assert_switched(outcome: SwitchOutcome, tier: str) -> None:
+    assert (outcome.exit_code, outcome.result.get("outcome")) == (0, "switched"), outcome
+    assert outcome.result["tier"] == tier
+
+
+def test_a_dry_run_checks_and_forecasts_and_touches_nothing(host: RealHost) -> None:
+    before = host.status()
+    answer = host.console("switch", "b", "--dry-run", "--json", timeout_s=120)
+    forecast = json.loads(answer.stdout)
+    assert answer.returncode == 0 and forecast["ok"]
+    changed = {change["key"] for change in forecast["changes"]}
+    assert {"engine.max_num_seqs", "engine.speculative_config.num_speculative_tokens"} <= changed
+    assert forecast["tier"] == "overlap"
+    after = host.status()
+    for key in ("state", "state_version", "profile"):
+        assert after[key] == before[key]
+    assert after["engine"]["generation"] == before["engine"]["generation"]
+
+
+async def test_forty_mixed_requests_survive_a_switch_there_and_back(host: RealHost) -> None:
+    requests = mixed(120)
+    async with client() as http:
+        unswitched = await ask_all(host.url, requests, http)
+        assert not failures(unswitched)
+        load = asyncio.create_task(ask_all(host.url, requests, http))
+        await in_flight(host, 40, having_generated=100)
+        there = await switched(host, "b", "--tier", "reload")
+        back = await switched(host, "a", "--tier", "reload")
+        seen = await load
+    assert_switched(there, "reload")
+    assert_switched(back, "reload")
+    assert there.result["carried"] >= 20, there.result
+    assert not failures(seen)
+    for before, after in zip(unswitched, seen, strict=True):
+        assert after.content == before.content, after.kind
+    now = host.status()
+    assert now["profile"]["name"] == "a"
+    assert (now["queue"]["running"], now["queue"]["waiting"], now["kv"]["usage"]) == (0, 0, 0)
+
+
+async def test_running_streams_go_over_to_an_engine_that_started_beside_theirs(host: RealHost) -> None:
+    requests = [story(n) for n in range(6)]
+    async with client() as http:
+        load = asyncio.create_task(ask_all(host.url, requests, http))
+        await in_flight(host, 6)
+        outcome = await switched(host, "b", "--tier", "overlap")
+        seen = await load
+        unswitched = await ask_all(host.url, requests, http)
+    assert_switched(outcome, "overlap")
+    assert outcome.result["carried"] == 6, outcome.result
+    assert outcome.result["gap_s"] < 3.0
+    assert [s.content for s in seen] == [s.content for s in unswitched]
+
+
+async def test_each_class_of_request_that_cannot_be_carried_is_replayed_or_ends_with_a_clear_error(
+    host: RealHost,
+) -> None:
+    """With a drain time too short for any of them."""
+    chat = [{"role": "user", "content": "List forty people as JSON."}]
+    grammar = {"messages": chat, "max_tokens": 900, "response_format": PEOPLE}
+    counted = {"prompt": "Song: la la la", "max_tokens": 300, "ignore_eos": True, "presence_penalty": 0.4}
+    seeded = {"prompt": "Dream: I saw", "max_tokens": 300, "ignore_eos": True, "temperature": 0.8, "seed": 7}
+    worded = {"prompt": "Fable: the fox", "max_tokens": 300, "ignore_eos": True, "bad_words": ["dog"]}
+    echoed = {"prompt": "Once upon a time", "max_tokens": 300, "ignore_eos": True, "prompt_logprobs": 1}
+    classes = [
+        ("grammar", "/v1/chat/completions", grammar),
+        ("penalty", "/v1/completions", counted),
+        ("seed", "/v1/completions", seeded),
+        ("bad words", "/v1/completions", worded),
+    ]
+    whole = [*classes, ("prompt log probabilities", "/v1/completions", echoed)]
+    streamed = [(kind, path, {**body, "stream": True}) for kind, path, body in classes]
+    late_body = {"prompt": "The capital of France is", "max_tokens": 8}
+    async with client() as http:
+        unswitched = await ask_all(host.url, whole, http)
+        load = asyncio.create_task(ask_all(host.url, [*whole, *streamed], http))
+        await in_flight(host, 9, having_generated=40)
+        under_way = asyncio.create_task(switched(host, "a", "--tier", "reload", "--drain", "1"))
+
+        # Meanwhile: those who arrive wait, one of them leaves, and a second operator hears who switches.
+        await asyncio.to_thread(until, lambda: host.switch_phase() == "start", 120, "the new engine starting")
+        late = [asyncio.create_task(ask(http, host.url, "late", "/v1/completions", late_body)) for _ in range(5)]
+        leaves = asyncio.create_task(ask(http, host.url, "leaves", "/v1/completions", late_body))
+        await asyncio.to_thread(until, lambda: host.status()["queue"]["held"] == 6, 30, "six held")
+        leaves.cancel()
+        await asyncio.to_thread(until, lambda: host.status()["queue"]["held"] == 5, 30, "one forgotten")
+        second = await switched(host, "b")
+        shown = await asyncio.to_thread(host.console, "status")
+
+        outcome, seen, waited = await under_way, await load, await asyncio.gather(*late)
+    assert_switched(outcome, "reload")
+    replayed, cut_off = seen[: len(whole)], seen[len(whole) :]
+    assert outcome.result["replayed"] == len(whole), outcome.result
+    assert not failures(replayed)
+    for before, after in zip(unswitched, replayed, strict=True):
+        assert after.content == before.content, after.kind
+    for stream in cut_off:
+        assert stream.status == 200 and stream.texts, stream.kind
+        assert "could not go on in the new engine" in (stream.error or ""), stream
+    assert second.exit_code == 4 and "switches to a since" in second.stderr
+    assert "SWITCHING" in shown.stdout
+    for answer in waited:
+        assert answer.status == 200 and "Paris" in answer.texts[0]
+    assert outcome.result["held"] == 6
+
+
+async def test_a_request_that_cannot_be_carried_finishes_within_the_drain_time(host: RealHost) -> None:
+    """A stream with a grammar, in the middle of its answer; a stream that can be carried goes on meanwhile."""
+    chat = [{"role": "user", "content": "List forty people as JSON."}]
+    grammar = {"messages": chat, "max_tokens": 900, "response_format": PEOPLE, "stream": True}
+    async with client() as http:
+        load = asyncio.create_task(
+            ask_all(host.url, [("grammar", "/v1/chat/completions", grammar), story(1, 950)], http)
+        )
+        await in_flight(host, 2, having_generated=20)
+        outcome = await switched(host, "b", "--tier", "reload", "--drain", "100")
+        people, tale = await load
+    assert_switched(outcome, "reload")
+    assert (outcome.result["drained"], outcome.result["carried"]) == (1, 1), outcome.result
+    assert (people.status, people.error) == (200, None)
+    assert len(json.loads(people.texts[0])) == 40
+    assert (tale.status, tale.error, tale.usage["completion_tokens"]) == (200, None, 950)
+
+
+async def test_a_change_that_the_running_engine_takes_is_not_noticed_by_a_stream(host: RealHost) -> None:
+    outcome = await switched(host, "a", "--tier", "reload")
+    assert_switched(outcome, "reload")
+    engine = host.status()["engine"]["generation"]
+    async with client() as http:
+        load = asyncio.create_task(ask_all(host.url, [story(n, 400) for n in range(2)], http))
+        await in_flight(host, 2)
+        outcome = await switched(host, "patient")
+        for seen in await load:
+            assert (seen.status, seen.error, seen.usage["completion_tokens"]) == (200, None, 400)
+    assert_switched(outcome, "live")
+    now = host.status()
+    assert (now["profile"]["name"], now["engine"]["generation"]) == ("patient", engine)
+
+
+@pytest.mark.parametrize(
+    ("name", "tier", "reason"),
+    [
+        ("oom", "reload", "CUDA out of memory. Tried to allocate 20.00 GiB"),
+        ("dies", "overlap", "SIGKILL"),
+        ("noprobe", "overlap", "this scheduler cannot schedule"),
+        ("hangs", "overlap", "did not start within 20 s"),
+        ("badmodel", "reload", "shape"),
+    ],
+)
+async def test_a_switch_that_fails_rolls_back_and_loses_nothing(
+    host: RealHost, name: str, tier: str, reason: str
+) -> None:
+    family = len(host.children())
+    before = host.status()["profile"]["name"]
+    async with client() as http:
+        load = asyncio.create_task(ask_all(host.url, [story(n, 300) for n in range(4)], http))
+        await in_flight(host, 4)
+        outcome = await switched(host, name, "--tier", tier)
+        for seen in await load:
+            assert (seen.status, seen.error, seen.usage.get("completion_tokens")) == (200, None, 300)
+    assert outcome.exit_code == 1, outcome
+    assert outcome.result["outcome"] == "rolled_back"
+    assert reason in outcome.result["text"], outcome.result
+    assert reason in outcome.stderr
+    now = host.status()
+    assert (now["state"], now["profile"]["name"]) == ("serving", before)
+    until(lambda: len(host.children()) <= family, 15, "no process left of the failed engine")
+    shown = host.console("events", "--limit", "5").stdout
+    assert name in shown
+    assert host.metrics()["vllm:generation_tokens_total"] > 0
+
+
+def test_after_all_that_nothing_is_left_behind(host: RealHost) -> None:
+    """Against the same host after two switches more: descriptors, threads, processes, shared memory."""
+    process = psutil.Process(host.status()["host"]["pid"])
+
+    def figures() -> dict[str, int]:
+        return {
+            "descriptors": process.num_fds(),
+            "threads": process.num_threads(),
+            "processes": len(process.children(recursive=True)),
+            "shared memory": len(list(Path("/dev/shm").iterdir())),
+        }
+
+    first = figures()
+    assert_switched(host.switch("b", "--tier", "reload"), "reload")
+    assert_switched(host.switch("a", "--tier", "reload"), "reload")
+    last = figures()
+    assert all(last[key] <= first[key] + 2 for key in first), (first, last)
