@@ -7,6 +7,7 @@ of it, so several promises share a switch.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
@@ -67,8 +68,8 @@ def broken_model(path: Path) -> Path:
     return path
 
 
-def story(n: int, tokens: int = 900, **more: Any) -> tuple[str, str, dict[str, Any]]:
-    body = {"prompt": f"Tale {n}: once upon a time", "max_tokens": tokens, "ignore_eos": True, "stream": True, **more}
+def story(n: int, tokens: int) -> tuple[str, str, dict[str, Any]]:
+    body = {"prompt": f"Tale {n}: once upon a time", "max_tokens": tokens, "ignore_eos": True, "stream": True}
     return "story", "/v1/completions", body
 
 
@@ -139,15 +140,27 @@ async def test_forty_mixed_requests_survive_a_switch_there_and_back(host: RealHo
 
 
 async def test_running_streams_go_over_to_an_engine_that_started_beside_theirs(host: RealHost) -> None:
-    requests = [story(n) for n in range(6)]
+    """The old engine answers one story after another while the new one starts; the last of each client go over."""
+    is_switched = asyncio.Event()
+
+    async def stories(http: httpx.AsyncClient, client: int) -> tuple[tuple[str, str, dict[str, Any]], Seen]:
+        for number in itertools.count():
+            request = story(10 * client + number, 300)
+            seen = await ask(http, host.url, *request)
+            if is_switched.is_set() or failures([seen]):
+                break
+        return request, seen
+
     async with client() as http:
-        load = asyncio.create_task(ask_all(host.url, requests, http))
-        await in_flight(host, 6)
+        load = [asyncio.create_task(stories(http, number)) for number in range(4)]
+        await in_flight(host, 4)
         outcome = await switched(host, "b", "--tier", "overlap")
-        seen = await load
-        unswitched = await ask_all(host.url, requests, http)
+        is_switched.set()
+        requests, seen = zip(*await asyncio.gather(*load), strict=True)
+        unswitched = await ask_all(host.url, list(requests), http)
     assert_switched(outcome, "overlap")
-    assert outcome.result["carried"] == 6, outcome.result
+    assert not failures([*seen, *unswitched])
+    assert outcome.result["carried"] >= 3, outcome.result
     assert outcome.result["gap_s"] < 3.0
     assert [s.content for s in seen] == [s.content for s in unswitched]
 
