@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -52,27 +53,35 @@ class Commands:
     """Everybody may `send`; the rest is for the lifecycle alone."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[Command] = asyncio.Queue()
+        self._waiting: deque[Command] = deque()
+        self._has_some = asyncio.Event()
 
     async def send(self, command: Command) -> Any:
         """Returns the outcome; raises `OperatorError` when it is refused or fails."""
-        self._queue.put_nowait(command)
+        self._waiting.append(command)
+        self._has_some.set()
         return await command.done
 
     async def next(self) -> Command:
-        return await self._queue.get()
+        await self._has_some.wait()
+        return self._take()
 
     async def within(self, timeout_s: float, until: asyncio.Future[Any] | None = None) -> Command | None:
-        """The next command, or None after the timeout or when `until` is done."""
-        get = asyncio.create_task(self._queue.get())
-        waits: set[asyncio.Future[Any]] = {get} if until is None else {get, until}
-        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if get.done():
-            return get.result()
-        get.cancel()
-        await asyncio.wait({get})
-        # The queue hands an item to a getter cancelled in the same tick back to the next get(), so none is lost.
-        return None
+        """The next command, or None after the timeout or when `until` is done. A command is taken only in the moment
+        in which it is returned, so a caller that is cancelled here, by a deadline of its own, loses none."""
+        arrival = asyncio.create_task(self._has_some.wait())
+        waits: set[asyncio.Future[Any]] = {arrival} if until is None else {arrival, until}
+        try:
+            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            arrival.cancel()
+        return self._take() if self._waiting else None
+
+    def _take(self) -> Command:
+        command = self._waiting.popleft()
+        if not self._waiting:
+            self._has_some.clear()
+        return command
 
     async def uninterrupted(self, work: Coroutine[Any, Any, T], cancel: asyncio.Event | None, busy: str) -> T:
         """Await `work`. A stop command raises `Interrupted`, `cancel` raises `Cancelled`; other commands are refused,
@@ -96,8 +105,8 @@ class Commands:
 
     def end(self) -> None:
         """The host has stopped: whoever asked for that has it, the others are refused."""
-        while not self._queue.empty():
-            late = self._queue.get_nowait()
+        while self._waiting:
+            late = self._take()
             if late.kind == "stop":
                 late.done.set_result("host stopped")
             else:

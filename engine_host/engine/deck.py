@@ -17,7 +17,6 @@ from engine_host.engine.service import Service
 from engine_host.engine.starter import Starter
 from engine_host.gateway.entry import Entry
 from engine_host.profiles import Profile
-from engine_host.protocol.events import Severity
 from engine_host.protocol.snapshot import State
 
 T = TypeVar("T")
@@ -59,6 +58,10 @@ class Deck:
         """Start an engine beside or after the other; raises `EngineStartError`, `Interrupted`, `Cancelled`."""
         return await self._starter.bring_up(profile, cancel, _BUSY)
 
+    async def probe(self, engine: Engine, timeout_s: float, cancel: asyncio.Event | None) -> None:
+        """The first token of an engine just brought up; raises the same, and then nothing is left of it."""
+        await self._starter.probe(engine, timeout_s, cancel, _BUSY)
+
     def on_step(self, listener: Callable[[StepStats], None] | None) -> None:
         """Tell `listener` of every step of any engine; None: no longer."""
         self._starter.on_step = listener
@@ -68,16 +71,18 @@ class Deck:
         self._recovery.call_off()
         self._state.enter(State.SWITCHING, text, who=who)
 
-    def install(self, engine: Engine, profile: Profile, text: str, who: str) -> None:
+    def install(self, engine: Engine, profile: Profile, who: str) -> None:
         """It serves from now on."""
         self._service.install(engine, profile)
         self._recovery.recovered()
-        self._state.enter(State.SERVING, text, who=who)
+        self._state.enter(State.SERVING, f"serving {profile.name}", who=who)
 
-    def keep(self, text: str, who: str, severity: Severity) -> None:
+    def keep(self, who: str) -> None:
         """Whatever was before the switch goes on: the engine that served, or none."""
-        state = State.SERVING if self.engine is not None else State.DEAD
-        self._state.enter(state, text, kind="switch.kept", severity=severity, who=who)
+        if self.engine is not None:
+            self._state.enter(State.SERVING, f"{self.profile.name} goes on serving", who=who)
+        else:
+            self._state.enter(State.DEAD, f"no engine runs, as before the switch from {self.profile.name}", who=who)
 
     def uninstall(self) -> None:
         """No engine serves now; the switch ends the one that did."""

@@ -82,6 +82,17 @@ class Starter:
         self._on_started(profile, self.took_s)
         return engine
 
+    async def probe(self, engine: Engine, timeout_s: float, cancel: asyncio.Event | None, busy: str) -> None:
+        """The first token of an engine that nobody else knows of yet. Raises as `bring_up`, and ends the engine."""
+        try:
+            await self._commands.uninterrupted(engine.probe(timeout_s), cancel, busy)
+        except EngineStartError as error:
+            await engine.stop(0.0)
+            raise await last_words.of_failed_start(error, self._log, self.log_mark) from error
+        except BaseException:
+            await engine.stop(0.0)
+            raise
+
     async def _start(self, profile: Profile, cancel: asyncio.Event | None, busy: str) -> Engine:
         engine = self._make_engine(profile)
         limit_s = profile.switch.start_deadline_s

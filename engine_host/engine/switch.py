@@ -112,7 +112,7 @@ class Switch:
         except Cancelled:
             text = f"switch to {self.order.profile.name} cancelled, {before.name} goes on"
             self.deck.entry.let_go()
-            self.deck.keep(text, self.order.who, Severity.WARNING)
+            self.deck.keep(self.order.who)
             return self._result(Outcome.CANCELLED, text, before)
         except Interrupted:
             if self.deck.engine is None:
@@ -125,7 +125,7 @@ class Switch:
         if plan.tier in (Tier.NONE, Tier.LIVE) and engine is not None:
             with self.timeline.phase(PhaseName.RELEASE):
                 text = f"switched {before.name} -> {self.order.profile.name}, nobody noticed"
-                self.deck.install(engine, self.order.profile, text, self.order.who)
+                self.deck.install(engine, self.order.profile, self.order.who)
             return self._result(Outcome.SWITCHED, text, before)
         self.deck.switching(
             f"switching {before.name} -> {self.order.profile.name} by {plan.tier}: {plan.reason}", self.order.who
@@ -144,7 +144,7 @@ class Switch:
             if not isinstance(error, EngineStartError):
                 raise
             text = f"{self.order.profile.name} did not start beside {before.name}, which goes on: {error.reason}"
-            self.deck.keep(text, self.order.who, Severity.ERROR)
+            self.deck.keep(self.order.who)
             return self._result(Outcome.ROLLED_BACK, text, before, list(error.lines))
         try:
             await self._hold_and_carry(old, bound)
@@ -152,7 +152,7 @@ class Switch:
             await new.stop(0.0)
             old.reclaim_metrics()
             raise
-        await self._release(new, old, before)
+        await self._release(new, old, self.order.profile)
         with self.timeline.phase(PhaseName.STOP):
             await old.stop(_STOP_S, keep_app=True)
             self.deck.retire(old)
@@ -168,7 +168,7 @@ class Switch:
             new = await self._start_and_probe(self.order.profile, None)
         except EngineStartError as error:
             return await self._roll_back(old, before, error)
-        await self._release(new, old, before)
+        await self._release(new, old, self.order.profile)
         if old is not None:
             self.deck.retire(old)
         return self._switched(before)
@@ -179,18 +179,17 @@ class Switch:
         try:
             with self.timeline.phase(PhaseName.ROLLBACK):
                 engine = await self.deck.bring_up(before, None)
-                await self._probe(engine, None)
+                await self.deck.probe(engine, PROBE_S, None)
         except EngineStartError as second:
             self._requests.lose_all(old, "no engine could be started")
             if old is not None:
                 self.deck.retire(old)
             text = f"{failed}; and {before.name} did not come back: {second.reason}"
             return self._result(Outcome.FAILED, text, before, [*error.lines, *second.lines])
-        text = f"{failed}; {before.name} serves again"
-        await self._release(engine, old, before, back_to=before, text=text)
+        await self._release(engine, old, before)
         if old is not None:
             self.deck.retire(old)
-        return self._result(Outcome.ROLLED_BACK, text, before, list(error.lines))
+        return self._result(Outcome.ROLLED_BACK, f"{failed}; {before.name} serves again", before, list(error.lines))
 
     # --- the phases ------------------------------------------------------------------------------------------------
 
@@ -198,16 +197,8 @@ class Switch:
         with self.timeline.phase(PhaseName.START):
             engine = await self.deck.bring_up(profile, cancel)
         with self.timeline.phase(PhaseName.PROBE):
-            await self._probe(engine, cancel)
+            await self.deck.probe(engine, PROBE_S, cancel)
         return engine
-
-    async def _probe(self, engine: Engine, cancel: asyncio.Event | None) -> None:
-        """Its first token. Whatever prevents it ends the engine: nobody else knows of it yet."""
-        try:
-            await self.deck.uninterrupted(engine.probe(PROBE_S), cancel)
-        except BaseException:
-            await engine.stop(0.0)
-            raise
 
     async def _hold_and_carry(self, old: Engine, bound: Bound) -> None:
         with self.timeline.phase(PhaseName.HOLD):
@@ -215,17 +206,13 @@ class Switch:
         with self.timeline.phase(PhaseName.CARRY):
             await self._requests.take(old, bound)
 
-    async def _release(
-        self, new: Engine, old: Engine | None, before: Profile, *, back_to: Profile | None = None, text: str = ""
-    ) -> None:
+    async def _release(self, new: Engine, old: Engine | None, profile: Profile) -> None:
         with self.timeline.phase(PhaseName.RELEASE):
             first_token = asyncio.Event()
             self.deck.on_step(lambda step: first_token.set() if step.generation_tokens else None)
             try:
                 carried = await self._requests.give(new, old)
-                streams = f", {carried} streams carried" if carried else ""
-                said = text or f"switched {before.name} -> {self.order.profile.name}{streams}"
-                self.deck.install(new, back_to or self.order.profile, said, self.order.who)
+                self.deck.install(new, profile, self.order.who)
                 if carried:
                     await self._requests.measure_gap(first_token)
             finally:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from engine_host.engine.vllm.core_processes import StartedChildren
+from engine_host.engine.port import Death
+from engine_host.engine.vllm.core_processes import CoresAtStart, StartedChildren
 from engine_host.preflight.child import ask_child
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -181,3 +185,25 @@ async def test_a_check_that_runs_when_a_start_is_abandoned_is_not_ended_with_it(
     await asyncio.to_thread(engine.kill)
     assert not is_there(core)
     assert (await checking).output == b"answer"
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "text"), [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGTERM, None)], ids=["killed", "by vLLM"]
+)
+async def test_a_core_killed_while_it_starts_is_named_with_its_signal(ended_by: int, text: str | None) -> None:
+    cores = CoresAtStart()
+    watching = asyncio.create_task(cores.watch())
+    await asyncio.sleep(0)
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    process.start()
+    try:
+        while process.pid not in cores.pids:
+            await asyncio.sleep(0.01)
+        assert process.pid is not None
+        os.kill(process.pid, ended_by)
+        process.join(10)
+        cores.look()
+    finally:
+        watching.cancel()
+    expected = None if text is None else Death(f"the engine core (pid {process.pid}) {text}", by_signal=True)
+    assert cores.death == expected

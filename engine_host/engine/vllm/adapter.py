@@ -29,7 +29,7 @@ from engine_host.engine.port import (
 from engine_host.engine.vllm import carry, statistics
 from engine_host.engine.vllm.app import build_app, refusal
 from engine_host.engine.vllm.arguments import argument_names, serve_namespace
-from engine_host.engine.vllm.core_processes import StartedChildren, death_of
+from engine_host.engine.vllm.core_processes import CoresAtStart, StartedChildren, death_of
 from engine_host.engine.vllm.facts import facts_of
 from engine_host.engine.vllm.ledger import Ledger
 from engine_host.engine.vllm.succession import Succession
@@ -75,7 +75,7 @@ class VllmEngine:
         self._children = StartedChildren()
         try:
             self._building = asyncio.create_task(asyncio.to_thread(self._build, sink))
-            namespace, self._llm = await asyncio.shield(self._building)
+            namespace, self._llm = await self._built(self._building)
             if self._is_stopping:
                 raise EngineStartError("stopped while starting")
             self._ledger = Ledger(self._llm)
@@ -90,6 +90,20 @@ class VllmEngine:
             if isinstance(error, EngineStartError | OperatorError):
                 raise
             raise EngineStartError(_one_line(error)) from error
+
+    async def _built(self, building: asyncio.Task[tuple[Any, Any]]) -> tuple[Any, Any]:
+        """Raises `EngineStartError` with the signal that killed a core, of which vLLM only says that it failed."""
+        cores = CoresAtStart()
+        watching = asyncio.create_task(cores.watch())
+        try:
+            return await asyncio.shield(building)
+        except Exception as error:
+            cores.look()
+            if cores.death is not None and cores.death.by_signal:
+                raise EngineStartError(f"{cores.death.text} while it started") from error
+            raise
+        finally:
+            watching.cancel()
 
     def _build(self, sink: StepSink) -> tuple[Any, Any]:
         """In a worker thread: everything that blocks."""

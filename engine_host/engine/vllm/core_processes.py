@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import multiprocessing
 import os
 import signal
 from collections.abc import Sequence
@@ -13,6 +15,8 @@ import psutil
 from engine_host import process_tree
 from engine_host.engine.port import Death
 
+_LOOK_S = 0.1
+
 
 def core_processes(llm: Any) -> Sequence[Any]:
     """The engine cores of an AsyncLLM, as `multiprocessing` knows them."""
@@ -22,11 +26,41 @@ def core_processes(llm: Any) -> Sequence[Any]:
 
 def death_of(llm: Any) -> Death | None:
     """How its first ended engine core ended; None while all run."""
-    for process in core_processes(llm):
-        if (code := process.exitcode) is not None:
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            return Death(f"the engine core (pid {process.pid}) {how}", by_signal=code < 0)
-    return None
+    return next((death for process in core_processes(llm) if (death := _death(process)) is not None), None)
+
+
+def _death(process: Any) -> Death | None:
+    if (code := process.exitcode) is None:
+        return None
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return Death(f"the engine core (pid {process.pid}) {how}", by_signal=code < 0)
+
+
+class CoresAtStart:
+    """Sees how the first core ended of an engine whose start fails: vLLM forgets its processes then, and its error
+    names none of them."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int | None, Any] = {}
+        self.death: Death | None = None
+
+    @property
+    def pids(self) -> set[int | None]:
+        return set(self._seen)
+
+    async def watch(self) -> None:
+        """Until cancelled."""
+        others = {process.pid for process in multiprocessing.active_children()}
+        while True:
+            self._seen |= {p.pid: p for p in multiprocessing.active_children() if p.pid not in others}
+            self.look()
+            await asyncio.sleep(_LOOK_S)
+
+    def look(self) -> None:
+        """A death by SIGTERM is none: that is vLLM's own way to end the others."""
+        for process in self._seen.values():
+            if self.death is None and process.exitcode != -signal.SIGTERM:
+                self.death = _death(process)
 
 
 class StartedChildren:
