@@ -130,15 +130,6 @@ async def test_quitting_the_console_stops_the_host(
     assert recorded(port, "sigterms") == 1
 
 
-async def test_the_console_opens_before_the_engine_serves(
-    port: int, behaves: Callable[[str], None], console_quits_at: Callable[[Path], None], directory: Path
-) -> None:
-    behaves("serves")
-    console_quits_at(directory)  # quits at once
-    assert await demo(port).run() == 0
-    assert not (state_dir(port) / "requests").exists()
-
-
 async def test_a_host_that_drains_on_is_told_twice(
     port: int, behaves: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +156,7 @@ async def test_a_host_that_hears_nothing_is_killed_with_its_children(
     assert not is_alive(recorded(port, "child"))
 
 
-async def test_quitting_while_the_engine_starts_is_quick_and_leaves_nothing(
+async def test_the_console_opens_before_the_engine_serves_and_quitting_it_then_is_quick(
     port: int,
     behaves: Callable[[str], None],
     console_quits_at: Callable[[Path], None],
@@ -183,6 +174,7 @@ async def test_quitting_while_the_engine_starts_is_quick_and_leaves_nothing(
     assert not is_alive(recorded(port, "pid"))
     assert not is_alive(recorded(port, "child"))
     assert not default_socket(port).exists()
+    assert not (state_dir(port) / "requests").exists()
     assert "all its processes have ended" in capfd.readouterr().err
 
 
