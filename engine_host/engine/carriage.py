@@ -65,11 +65,11 @@ class Carriage:
     async def _drain(self, old: Engine, bound: Bound) -> None:
         """Wait for the requests that cannot be carried. The others go on meanwhile."""
         deadline = time.monotonic() + self.drain_timeout_s
-        while time.monotonic() < deadline and not old.is_dead:
+        while (left_s := deadline - time.monotonic()) > 0 and not old.is_dead:
             now = old.handling(bound)
             if not now.drain and not now.replay:
                 return
-            self.timeline.note(f"draining {now.drain + now.replay}, carrying {now.carry}")
+            self.timeline.note(f"draining {now.drain + now.replay}, {left_s:.0f} s at most; carrying {now.carry}")
             await asyncio.sleep(_DRAIN_POLL_S)
 
     async def give(self, new: Engine, old: Engine | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -198,6 +199,13 @@ async def test_a_former_profile_that_comes_up_and_gives_no_token_is_not_left_beh
         await world.until(lambda: world.lifecycle.state is State.SERVING)
 
 
+def draining_note(world: World) -> str:
+    """What the switch under way says of its carry phase."""
+    assert world.lifecycle.switch_under_way is not None
+    phases = world.lifecycle.switch_under_way.progress.phases
+    return next((phase.note for phase in phases if phase.name is PhaseName.CARRY), "")
+
+
 async def test_what_cannot_be_carried_is_drained_first(tmp_path: Path) -> None:
     stream = ScriptedStream("grammar", carryable=False)
     old = ScriptedEngine(streams=[stream])
@@ -205,6 +213,8 @@ async def test_what_cannot_be_carried_is_drained_first(tmp_path: Path) -> None:
         under_way = asyncio.create_task(switch(world, tmp_path=tmp_path, drain_s=10.0))
         await world.until_state(State.SWITCHING)
         assert not old.stopped_with
+        await world.until(lambda: draining_note(world))
+        assert re.fullmatch("draining 1, (9|10) s at most; carrying 0", draining_note(world))
         old.streams.remove(stream)  # it has finished
         result = await under_way
         assert (result.drained, result.carried, stream.ended_with) == (1, 0, None)
