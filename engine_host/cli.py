@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import json
 import sys
 from collections.abc import Sequence
@@ -126,6 +127,8 @@ def _check(arguments: argparse.Namespace) -> int:
         print(json.dumps({"ok": False, "error": error.fact, "remedy": error.remedy}))
         return EXIT_INVALID
     report = asyncio.run(run_preflight(profile))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # it quotes paths and tokens, in whatever script they are
     print(as_json(report) if arguments.json else as_text(report))
     return EXIT_DONE if report.ok else EXIT_INVALID
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from engine_host import cli
 from engine_host.engine.vllm.releases import installed_version
+from engine_host.preflight import preflight, report
 from engine_host.protocol.errors import EXIT_INVALID
 from engine_host.state_dir import claimed_state_dir
 
@@ -86,3 +89,18 @@ def test_check_finds_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert told["ok"] is False
     assert told["error"].startswith("server.port = 70000")
     assert told["remedy"]
+
+
+def test_a_check_is_told_on_a_terminal_that_lacks_its_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def checked(profile: object) -> object:
+        return SimpleNamespace(ok=True)
+
+    monkeypatch.setattr(preflight, "run_preflight", checked)
+    monkeypatch.setattr(report, "as_text", lambda found: "token 7 is 'ja\u017a\u0144'")
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding="ascii", write_through=True))
+    (tmp_path / "p.toml").write_text(PROFILE)
+    assert cli.main(["check", str(tmp_path / "p.toml")]) == 0
+    assert out.getvalue() == b"token 7 is 'ja\\u017a\\u0144'\n"
