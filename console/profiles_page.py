@@ -46,7 +46,7 @@ def profiles_page(live: State, desk: Desk, moment: Moment, width: int, height: i
         room = max(1, height - HEAD)
         top = min(desk.top, max(0, len(body) - room))
         below = len(body) - room - top
-        more = f"↓ {below} more rows" if below > 0 else "↑ the end" if top else ""
+        more = f"↓ {below} more row" + ("s" if below > 1 else "") if below > 0 else "↑ the end" if top else ""
         rows.append(spread(_heading(state, desk, width), line((more, Tone.NOTICE)), width))
         rows += body[top : top + room]
     if is_stale(state, now):
