@@ -11,7 +11,7 @@ import asyncio
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engine_host import __version__
@@ -30,8 +30,13 @@ _PROFILES_DIR = Path("profiles")
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
+    return _exit_code(lambda: int(arguments.run(arguments)))
+
+
+def _exit_code(run: Callable[[], int]) -> int:
+    """What `run` returns, or that of the error which it is told on the terminal."""
     try:
-        return int(arguments.run(arguments))
+        return run()
     except OperatorError as error:
         print(f"engine-host: {error}", file=sys.stderr)
         return error.exit_code
@@ -77,10 +82,17 @@ def _port(text: str) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from engine_host.supervisor import become_host
+    from engine_host.scratch_dir import make_scratch_dir
+    from engine_host.supervisor import become_host, leave
 
-    if (exit_code := become_host()) is not None:
-        return exit_code
+    scratch_dir = make_scratch_dir()
+    exit_code = become_host(scratch_dir)
+    if exit_code is None:
+        leave(_exit_code(lambda: _run_host(arguments, scratch_dir)))
+    return exit_code
+
+
+def _run_host(arguments: argparse.Namespace, scratch_dir: Path | None) -> int:
     from engine_host.engine.vllm.releases import require_vllm
     from engine_host.gateway.http_server import raise_descriptor_limit
     from engine_host.gateway.server_settings import read_server_settings
@@ -106,6 +118,7 @@ def _serve(arguments: argparse.Namespace) -> int:
                 state_dir=state_dir,
                 socket_group=arguments.socket_group,
                 profiles_dir=(arguments.profiles_dir or profile.path.parent).absolute(),
+                scratch_dir=scratch_dir,
             )
         )
 

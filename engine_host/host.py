@@ -59,6 +59,8 @@ class HostOptions:
     state_dir: Path
     socket_group: str | None
     profiles_dir: Path
+    scratch_dir: Path | None = None
+    """For the sockets of the engine's processes; removed by whoever made it."""
 
 
 class EngineHost:
@@ -77,7 +79,10 @@ class EngineHost:
         self._lifecycle = Lifecycle(
             profile,
             lambda wanted: VllmEngine(
-                wanted.to_arguments(), partial(check_keys, wanted), lambda: self._lifecycle.just_died()
+                wanted.to_arguments(),
+                partial(check_keys, wanted),
+                lambda: self._lifecycle.just_died(),
+                options.scratch_dir,
             ),
             self._entry,
             self._store.record,
@@ -115,6 +120,7 @@ class EngineHost:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Task[str] | None = None
         self._stalled: str | None = None
+        self._stop_began: float | None = None
 
     # --- Controlled ------------------------------------------------------------------------------------------------
 
@@ -142,6 +148,7 @@ class EngineHost:
         return await self._lifecycle.restart(self._drain_s(drain_timeout_s), who)
 
     async def stop_host(self, drain_timeout_s: float | None, who: str) -> str:
+        self._stop_began = self._stop_began or time.monotonic()
         return await self._lifecycle.stop(self._drain_s(drain_timeout_s), who)
 
     def _drain_s(self, asked: float | None) -> float:
@@ -154,6 +161,12 @@ class EngineHost:
             f"engine-host {__version__}: profile {self._options.profile.name}, API on {self.snapshot().host.url}\n"
             f"  control socket {self._options.socket_path}\n  log            {self._log.path}"
         )
+
+    @property
+    def last_line(self) -> str:
+        """What the terminal shows last, when the host was stopped."""
+        took = "" if self._stop_began is None else f" in {time.monotonic() - self._stop_began:.1f} s"
+        return f"engine-host: stopped profile {self._lifecycle.profile.name}, port {self._options.http_port}{took}"
 
     # --- life ------------------------------------------------------------------------------------------------------
 
@@ -186,6 +199,7 @@ class EngineHost:
             self._take_signals()
             stack.push_async_callback(self._lifecycle.discard_engine)
             await self._live(http)
+        print(self.last_line, file=sys.stderr, flush=True)
         return EXIT_DONE
 
     async def _live(self, http: HttpServer) -> None:
@@ -252,6 +266,7 @@ class EngineHost:
         """The first signal drains and stops, the second forces."""
         self._signals += 1
         if self._signals == 1:
+            self._stop_began = self._stop_began or time.monotonic()
             drain_s = self._drain_s(None)
             self.events.append(
                 "host.signal", f"{signal.Signals(number).name}: stopping, {drain_s:.0f} s to drain; again to force"

@@ -31,6 +31,12 @@ def in_session(leader: int) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if _session_of(process.pid) == leader]
 
 
+def is_resource_tracker(process: psutil.Process) -> bool:
+    """multiprocessing's: it ends by itself once all who share it are gone, and removes the shared memory they left.
+    Raises `psutil.Error` when the process is gone."""
+    return any(part.startswith("from multiprocessing.resource_tracker import main") for part in process.cmdline())
+
+
 def is_alive(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -11,10 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
+import shutil
 import signal
 import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
+from typing import NoReturn
+
+import psutil
 
 from engine_host import process_tree
 from engine_host.protocol.errors import EXIT_FAILED
@@ -25,6 +33,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 """prctl(2): orphans below become our children. The workers of a killed engine core must not escape to init."""
 FORCED_EXIT_S = 20
 """After the second signal the host is gone within this, whatever hangs in it."""
+_TRACKER_S = 5.0
+"""What multiprocessing's resource trackers get to remove the shared memory of a host that is gone."""
 _RELAYED = {
     signal.SIGINT: signal.SIGINT,
     signal.SIGTERM: signal.SIGTERM,
@@ -33,10 +43,10 @@ _RELAYED = {
 }
 
 
-def become_host() -> int | None:
+def become_host(scratch_dir: Path | None = None) -> int | None:
     """Fork. Returns None in the child, which is to run the host, and the host's exit code in the parent.
 
-    Call before any thread or event loop exists.
+    The parent removes `scratch_dir` once the host is gone. Call before any thread or event loop exists.
     """
     parent = os.getpid()
     child = os.fork()
@@ -48,7 +58,26 @@ def become_host() -> int | None:
         if os.getppid() != parent:  # it ended before the lines above
             os._exit(EXIT_FAILED)
         return None
-    return _supervise(child)
+    try:
+        return _supervise(child)
+    finally:
+        if scratch_dir is not None:
+            shutil.rmtree(scratch_dir, ignore_errors=True)
+
+
+def leave(exit_code: int) -> NoReturn:
+    """End the host, without taking its interpreter apart.
+
+    To be called when everything is closed. Objects of vLLM and PyTorch fail while they are taken apart and print
+    tracebacks and leak reports onto the terminal, for up to two seconds; and a thread that still builds an engine,
+    which nobody can interrupt, would be waited for. Nothing is lost: what is open the system closes, and what is left
+    of children the parent ends.
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(exit_code)
 
 
 def _supervise(host: int) -> int:
@@ -73,7 +102,7 @@ def _supervise(host: int) -> int:
     signal.signal(signal.SIGALRM, force)
     _, status = os.waitpid(host, 0)
     signal.alarm(0)
-    left = process_tree.kill(process_tree.in_session(host))
+    left = _end(process_tree.in_session(host))
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return code
@@ -83,3 +112,21 @@ def _supervise(host: int) -> int:
         file=sys.stderr,
     )
     return EXIT_FAILED
+
+
+def _end(processes: Sequence[psutil.Process]) -> int:
+    """Kill what a host left; returns how many of its processes were alive.
+
+    Resource trackers see the others' end, and remove the shared memory of those that were killed, before they end too.
+    """
+    trackers: list[psutil.Process] = []
+    others: list[psutil.Process] = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            (trackers if process_tree.is_resource_tracker(process) else others).append(process)
+    left = process_tree.kill(others)
+    deadline = time.monotonic() + _TRACKER_S
+    while any(process_tree.is_alive(tracker) for tracker in trackers) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process_tree.kill(trackers)
+    return left

@@ -49,7 +49,7 @@ _LOG_WINDOW_S = 2.0
 """A death is explained by what was logged within the last one or two of these: the log of a long life holds errors of
 rejected requests that killed nothing."""
 _STOP_S = 10.0
-"""What an idle engine gets to end by itself; measured 2 to 5 s."""
+"""What an engine gets to end by itself if it has to (`vllm.core_processes.keeps_something`)."""
 
 
 class Lifecycle:

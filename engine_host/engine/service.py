@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 
 from engine_host.engine.port import Engine
 from engine_host.gateway.entry import Entry
 from engine_host.profiles import Profile
+
+_LAST_ANSWERS_S = 1.0
+"""What clients get to take the end of the answers that the engine could not finish."""
 
 
 class Service:
@@ -48,8 +52,12 @@ class Service:
         """End the engine, if there is one, and everything it started."""
         engine, self.engine, self._since = self.engine, None, None
         if engine is not None:
-            await engine.stop(timeout_s)
+            app = engine.app
+            await engine.stop(timeout_s, keep_app=True)
             self._on_gone()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.entry.wait_left(app), _LAST_ANSWERS_S)
+            await engine.close_app()
 
     def retire(self, engine: Engine) -> None:
         """Its app still writes the answers that were under way; it is closed after the last of them."""

@@ -175,6 +175,18 @@ class RealHost:
             return psutil.Process(self.process.pid).children(recursive=True)
         return []
 
+    def leftovers(self) -> set[Path]:
+        """What the engine's processes have put down outside this process and must take along: shared memory, and the
+        directory of their sockets."""
+        found: set[Path] = set()
+        for process in self.children():
+            with contextlib.suppress(OSError, psutil.Error):
+                maps = Path(f"/proc/{process.pid}/maps").read_text()
+                found |= {Path(word) for word in maps.split() if word.startswith("/dev/shm/psm_")}
+                if sockets := process.environ().get("VLLM_RPC_BASE_PATH"):
+                    found.add(Path(sockets))
+        return found
+
     def end(self) -> None:
         """For fixtures: whatever is left, gone."""
         family = self.children()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -68,6 +70,31 @@ def test_a_second_signal_forces_and_leaves_no_child(tmp_path: Path) -> None:
         host.end()
 
 
+def test_a_stop_without_a_drain_is_quick_and_tells_clients_that_their_answer_is_not_finished(tmp_path: Path) -> None:
+    host = RealHost(tmp_path, HERE / "engine.toml").start()
+    try:
+        host.wait_for_state("serving")
+        left = host.leftovers()
+        body = {"model": "smollm2", "prompt": "Once", "max_tokens": 900, "ignore_eos": True}
+        with ThreadPoolExecutor() as threads, httpx.Client(base_url=host.url, timeout=120) as client:
+            whole = threads.submit(client.post, "/v1/completions", json=body)
+            with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as stream:
+                lines = stream.iter_lines()
+                next(lines)
+                until(lambda: host.status()["queue"]["running"] == 2, 60, "both run")
+                stopped = threads.submit(host.console, "stop", "--drain", "0", "--yes", "--json")
+                rest = [line for line in lines if line]
+            assert (answer := whole.result()).status_code == 503
+            assert "before this answer was finished" in answer.json()["error"]["message"]
+            assert any("before this answer was finished" in line for line in rest[-2:]), rest[-2:]
+        assert stopped.result().returncode == 0
+        assert json.loads(stopped.result().stdout)["took_s"] < 5
+        assert host.process.wait(10) == 0
+        assert len(left) >= 3 and not [path for path in left if path.exists()]
+    finally:
+        host.end()
+
+
 def test_a_signal_during_the_start_ends_it_at_once(tmp_path: Path) -> None:
     host = RealHost(tmp_path, HERE / "engine.toml").start()
     try:
@@ -85,9 +112,11 @@ def test_a_killed_host_leaves_no_process_behind(tmp_path: Path) -> None:
     try:
         pid = until(lambda: host.status().get("host", {}).get("pid"), 30, "the host's pid")
         family = until(lambda: (c := host.children()) and len(c) >= 2 and c, 120, "an engine process")
+        left = until(lambda: len(found := host.leftovers()) >= 3 and found, 120, "shared memory and sockets")
         psutil.Process(pid).kill()
         assert host.process.wait(20) == 1
         assert "killed by SIGKILL" in host.stderr()
         until(lambda: not alive(family), 10, "no process left")
+        assert not [path for path in left if path.exists()]
     finally:
         host.end()

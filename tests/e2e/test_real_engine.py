@@ -173,6 +173,15 @@ def test_a_second_host_on_the_same_port_or_socket_is_refused_naming_the_holder(h
     assert json.loads(host.console("status", "--json").stdout)["state"] == "serving"
 
 
+async def healths(client: httpx.AsyncClient, url: str) -> list[httpx.Response]:
+    """Of the second after a kill, which has three answers: alive yet, dead without a reason yet, dead."""
+    began, answers = time.monotonic(), list[httpx.Response]()
+    while time.monotonic() - began < 1.0:
+        answers.append(await client.get(f"{url}/health"))
+        await asyncio.sleep(0.01)
+    return answers
+
+
 async def test_a_killed_engine_core_is_dead_within_a_second_and_clients_get_503(host: RealHost) -> None:
     core = psutil.Process(host.status()["engine"]["core_pids"][0])
     family = [core, *core.children(recursive=True)]
@@ -180,20 +189,26 @@ async def test_a_killed_engine_core_is_dead_within_a_second_and_clients_get_503(
         body = completion("Once upon a time", max_tokens=600, ignore_eos=True)
         load = [asyncio.create_task(client.post(f"{host.url}/v1/completions", json=body)) for _ in range(4)]
         await asyncio.to_thread(until, lambda: host.status()["queue"]["running"] == 4, 60, "load running")
+        left = host.leftovers()
         os.kill(core.pid, signal.SIGKILL)
         killed_at = time.time()
+        health = asyncio.create_task(healths(client, host.url))
         answers = await asyncio.gather(*load)
         late = await client.post(f"{host.url}/v1/completions", json=body)
-    for answer in [*answers, late]:
+        ill = [answer for answer in await health if answer.status_code != 200]
+    for answer in [*answers, late, *ill]:
         assert answer.status_code == 503
         assert answer.json()["error"]["type"] == "service_unavailable"
         assert "engine" in answer.json()["error"]["message"]
+        assert answer.json()["state"] in ("dead", "recovering") and answer.headers["retry-after"]
     died = await asyncio.to_thread(
         until, lambda: [e for e in host.events() if e["kind"] == "engine.died"], 10, "an event of the death"
     )
     assert died[-1]["at"] - killed_at < 1.0
     assert "SIGKILL" in died[-1]["text"]
     until(lambda: not alive(family), 15, "no process of the dead engine left")
+    assert len(left) >= 3
+    until(lambda: not [path for path in left if path.exists()], 15, "nothing that it put down left")
 
 
 def test_the_host_starts_it_again_and_serves(host: RealHost) -> None:
@@ -201,6 +216,7 @@ def test_the_host_starts_it_again_and_serves(host: RealHost) -> None:
     assert now["engine"]["generation"] == 2
     assert now["engine"]["crashes_in_window"] == 1
     assert "SIGKILL" in now["engine"]["failure"]["reason"]
+    assert now["engine"]["failure"]["recovered_at"] > now["engine"]["failure"]["at"]
     body = completion("The capital of France is", max_tokens=8)
     assert "Paris" in httpx.post(f"{host.url}/v1/completions", json=body, timeout=120).json()["choices"][0]["text"]
 
@@ -237,6 +253,7 @@ def test_an_operator_brings_it_back_with_restart(host: RealHost) -> None:
 
 def test_ctrl_c_drains_lets_the_stream_finish_and_leaves_nothing_behind(host: RealHost) -> None:
     family = [*host.children(), psutil.Process(host.process.pid)]
+    left, said = host.leftovers(), len(host.stderr())
     body = completion("Once upon a time", max_tokens=900, ignore_eos=True, stream=True)
     with httpx.stream("POST", f"{host.url}/v1/completions", json=body, timeout=120) as response:
         lines = response.iter_lines()
@@ -251,3 +268,7 @@ def test_ctrl_c_drains_lets_the_stream_finish_and_leaves_nothing_behind(host: Re
     assert host.process.wait(60) == 0
     until(lambda: not alive(family), 10, "no process left")
     assert not host.socket_path.exists()
+    assert len(left) >= 3 and not [path for path in left if path.exists()]
+    end = host.stderr()[said:]
+    assert end.splitlines()[-1].startswith(f"engine-host: stopped profile engine, port {host.port} in ")
+    assert "Traceback" not in end and "leaked" not in end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,16 @@ def test_a_failed_start_does_not_call_ordinary_lines_errors(tmp_path: Path) -> N
     assert "It printed no error; its last lines:\n    INFO loading" in told
     told = start_failure(EngineStartError("it failed", ["ValueError: no"], ["x"]), tmp_path / "engine.log").fact
     assert "The engine's last error lines:\n    ValueError: no" in told
+
+
+async def test_the_last_line_says_what_was_stopped_and_how_long_it_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = host_on("127.0.0.1", tmp_path)
+
+    async def stopped(drain_timeout_s: float, who: str) -> str:
+        return "host stopped"
+
+    monkeypatch.setattr(host._lifecycle, "stop", stopped)
+    await host.stop_host(0.0, "ops")
+    assert re.fullmatch(r"engine-host: stopped profile demo, port 8000 in 0\.\d s", host.last_line)

@@ -15,18 +15,26 @@ import psutil
 
 HOST = """
 import os, signal, subprocess, sys, time
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 from engine_host.supervisor import become_host
 
-code = become_host()
+scratch = Path(sys.argv[1]).with_name("scratch")
+scratch.mkdir()
+code = become_host(scratch)
 if code is not None:
     sys.exit(code)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+segment = SharedMemory(create=True, size=4096)
+(scratch / "socket").touch()
+(scratch / "segment").write_text(segment.name)
 open(sys.argv[1], "w").write(f"{os.getpid()} {child.pid}\\n")
 
 
 def leave(number, frame):
     child.kill()
     child.wait()
+    segment.unlink()
     sys.exit(7)
 
 
@@ -77,6 +85,43 @@ def test_what_a_killed_host_leaves_behind_is_ended(tmp_path: Path) -> None:
     assert supervisor.wait(15) == 1
     assert supervisor.stderr is not None and b"killed by SIGKILL; 1 of its processes" in supervisor.stderr.read()
     assert gone(family)
+
+
+def test_nothing_that_a_killed_host_put_down_stays(tmp_path: Path) -> None:
+    supervisor, family = started(tmp_path)
+    segment = Path("/dev/shm") / (tmp_path / "scratch" / "segment").read_text()
+    assert segment.exists()
+    family[0].kill()
+    supervisor.wait(15)
+    assert not segment.exists()
+    assert not (tmp_path / "scratch").exists()
+
+
+LEAVING = """
+import atexit, sys, threading, time
+from engine_host.supervisor import become_host, leave
+
+code = become_host()
+if code is not None:
+    sys.exit(code)
+
+
+class Fragile:
+    def __del__(self):
+        raise TypeError("taken apart too early")
+
+
+kept = Fragile()
+threading.Thread(target=time.sleep, args=(600,)).start()
+atexit.register(print, "noise", file=sys.stderr)
+print("the last line")
+leave(3)
+"""
+
+
+def test_a_host_that_leaves_prints_what_it_had_to_say_and_no_noise() -> None:
+    left = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, timeout=20)
+    assert (left.returncode, left.stdout, left.stderr) == (3, "the last line\n", "")
 
 
 def test_a_host_whose_supervisor_is_killed_ends_too(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 from importlib.util import find_spec
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import httpx
 import pytest
@@ -32,6 +32,13 @@ class EngineDeadError(Exception):
     """As vLLM's."""
 
 
+class GracefulHTTPError(Exception):
+    """As vLLM's."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+
+
 class Llm:
     is_dead = False
 
@@ -48,6 +55,58 @@ def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     exceptions = ModuleType("vllm.v1.engine.exceptions")
     exceptions.EngineDeadError = EngineDeadError  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, exceptions.__name__, exceptions)
+    public = ModuleType("vllm.exceptions")
+    public.GracefulHTTPError = GracefulHTTPError  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, public.__name__, public)
+    sys.modules["vllm"].exceptions = public  # type: ignore[attr-defined]
+
+
+class Retiring:
+    """An AsyncLLM as far as its end looks at it."""
+
+    errored = False
+
+    def __init__(self, **config: object) -> None:
+        self.ended_with: list[Exception] = []
+        self.shut_down_with: list[float] = []
+        queue = SimpleNamespace(put=self.ended_with.append)
+        state = SimpleNamespace(request_id="r", external_req_id="r", parent_req=None, lora_name=None, queue=queue)
+        self.output_processor = SimpleNamespace(
+            request_states={"r": state},
+            external_req_ids={"r": ["r"]},
+            parent_requests={},
+            lora_states=SimpleNamespace(request_finished=lambda *_: None),
+        )
+        self.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(distributed_executor_backend="mp"), **config)
+
+    def shutdown(self, timeout: float) -> None:
+        self.shut_down_with.append(timeout)
+
+
+def engine_of(llm: Retiring) -> VllmEngine:
+    engine = VllmEngine(EngineArguments(engine={}, server={}), lambda names: None)
+    engine._llm = llm
+    return engine
+
+
+async def test_requests_that_an_engine_is_stopped_under_end_with_an_error_not_as_if_finished(no_vllm: None) -> None:
+    llm = Retiring()
+    await engine_of(llm).stop(10.0)
+    (error,) = llm.ended_with
+    assert "stopped its engine before this answer was finished" in str(error)
+    assert not llm.output_processor.request_states
+
+
+@pytest.mark.parametrize(
+    ("config", "timeout_s"),
+    [({}, 1.0), ({"kv_transfer_config": None}, 1.0), ({"kv_transfer_config": object()}, 10.0)],
+)
+async def test_only_an_engine_that_keeps_something_is_waited_for(
+    no_vllm: None, config: dict[str, object], timeout_s: float
+) -> None:
+    llm = Retiring(**config)
+    await engine_of(llm).stop(10.0)
+    assert llm.shut_down_with == [timeout_s]
 
 
 @pytest.mark.skipif(not find_spec("fastapi"), reason="comes with vLLM")

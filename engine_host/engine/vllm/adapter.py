@@ -10,8 +10,11 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from engine_host.engine.port import (
@@ -29,7 +32,7 @@ from engine_host.engine.port import (
 from engine_host.engine.vllm import carry, statistics
 from engine_host.engine.vllm.app import build_app, refusal
 from engine_host.engine.vllm.arguments import argument_names, serve_namespace
-from engine_host.engine.vllm.core_processes import CoresAtStart, StartedChildren, death_of
+from engine_host.engine.vllm.core_processes import CoresAtStart, StartedChildren, death_of, keeps_something
 from engine_host.engine.vllm.facts import facts_of
 from engine_host.engine.vllm.ledger import Ledger
 from engine_host.engine.vllm.succession import Succession
@@ -41,8 +44,11 @@ _CLOSE_S = 5.0
 """What the API app's own shutdown gets."""
 _SHUTDOWN_GRACE_S = 10.0
 """What vLLM's shutdown gets beyond its own time-out before its processes are killed under it."""
-_ABORT_WAIT_S = 2.0
-"""What running requests get to end with their last output when an engine is stopped under them."""
+_CLEAR_S = 1.0
+"""What an engine gets to end by itself that keeps nothing beyond its life. Its core would take 4 to 10 s, most of it to
+take apart the interpreters of its workers and then its own; what these hold is memory, which the system takes back, and
+shared memory and sockets, which we remove (`core_processes`, `scratch_dir`)."""
+_STOPPED = "The server stopped its engine before this answer was finished. Send it again."
 
 
 class VllmEngine:
@@ -53,13 +59,17 @@ class VllmEngine:
         arguments: EngineArguments,
         check_names: Callable[[ValidNames], None],
         when_dead: Callable[[], Unavailable] = lambda: Unavailable("dead", "The engine has died."),
+        scratch_dir: Path | None = None,
     ) -> None:
         """`check_names` gets the names that the installed vLLM takes and raises `OperatorError` for a wrong one; it
         runs at the start, in the worker thread, since learning the names means importing vLLM. `when_dead`: what
-        clients are told of an engine that has died under them."""
+        clients are told of an engine that has died under them. `scratch_dir`: below it the engine's processes have the
+        files of their sockets; None: where vLLM puts them, which leaves them there."""
         self._arguments = arguments
         self._check_names = check_names
         self._when_dead = when_dead
+        self._scratch_dir = scratch_dir
+        self._sockets: Path | None = None
         self._llm: Any = None
         self._app: Any = None
         self._facts: EngineFacts | None = None
@@ -108,6 +118,9 @@ class VllmEngine:
     def _build(self, sink: StepSink) -> tuple[Any, Any]:
         """In a worker thread: everything that blocks."""
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+        if self._scratch_dir is not None:
+            self._sockets = Path(tempfile.mkdtemp(prefix="", dir=self._scratch_dir))
+            os.environ["VLLM_RPC_BASE_PATH"] = str(self._sockets)
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -215,16 +228,16 @@ class VllmEngine:
     async def _end(self, timeout_s: float, *, keep_app: bool = False) -> None:
         await self._end_build()
         llm, self._llm = self._llm, None
-        if llm is not None and not llm.errored and timeout_s > 0 and llm.output_processor.request_states:
-            # Running requests end with what they have and finish_reason "abort" instead of a broken connection.
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(llm.pause_generation(mode="abort"), _ABORT_WAIT_S)
+        if llm is not None and not llm.errored:
+            # Not vLLM's own abort: an answer that ends with 200 looks finished to whoever reads it.
+            carry.end_with(llm, refusal(_STOPPED))
         if not keep_app:
             await self.close_app()
         if llm is not None:
+            timeout_s = timeout_s if keeps_something(llm) else min(timeout_s, _CLEAR_S)
             shutdown = asyncio.create_task(asyncio.to_thread(llm.shutdown, max(timeout_s, 0.1)))
             await asyncio.wait({shutdown}, timeout=timeout_s + _SHUTDOWN_GRACE_S)
-        await asyncio.to_thread(self._kill_children)
+        await asyncio.to_thread(self._clear_away)
 
     async def _end_build(self) -> None:
         """A build under way cannot be interrupted in its thread; without its processes it fails by itself. One that
@@ -240,6 +253,11 @@ class VllmEngine:
     def _kill_children(self) -> None:
         if self._children is not None:
             self._children.kill()
+
+    def _clear_away(self) -> None:
+        self._kill_children()
+        if self._sockets is not None:
+            shutil.rmtree(self._sockets, ignore_errors=True)
 
 
 def _one_line(error: BaseException) -> str:

@@ -14,6 +14,7 @@ import psutil
 
 from engine_host import process_tree
 from engine_host.engine.port import Death
+from engine_host.engine.vllm.shared_memory import SharedMemory
 
 _LOOK_S = 0.1
 
@@ -63,6 +64,15 @@ class CoresAtStart:
                 self.death = _death(process)
 
 
+def keeps_something(llm: Any) -> bool:
+    """Whether an engine has to end by itself, however long that takes: what it hands to other programs (KV cache,
+    encoder cache) must get there, and workers on other machines are no children of ours."""
+    config = llm.vllm_config
+    transfers = (getattr(config, name, None) for name in ("kv_transfer_config", "ec_transfer_config"))
+    backend = getattr(config.parallel_config, "distributed_executor_backend", None)
+    return any(transfer is not None for transfer in transfers) or "ray" in str(backend)
+
+
 class StartedChildren:
     """What one engine's start made of this process's children, however many engines live beside it.
 
@@ -75,15 +85,20 @@ class StartedChildren:
     def __init__(self) -> None:
         self._before = set(psutil.Process().children())
         self._mine: list[psutil.Process] | None = None
+        self._shared_memory = SharedMemory()
 
     def settled(self) -> None:
         """The start is over. Also remembers the children's children: when a core is killed, its workers become children
         of ours (`supervisor`), and nothing else would tell whose they were."""
         self._mine = _with_descendants(self._appeared())
+        self._shared_memory.note(self._mine)
 
     def kill(self) -> None:
-        """Blocks; call it in a thread."""
-        process_tree.kill(_with_descendants(self._appeared() if self._mine is None else self._mine))
+        """Also removes the shared memory that they leave. Blocks; call it in a thread."""
+        mine = _with_descendants(self._appeared() if self._mine is None else self._mine)
+        self._shared_memory.note(mine)
+        process_tree.kill(mine)
+        self._shared_memory.remove()
 
     def _appeared(self) -> list[psutil.Process]:
         children = psutil.Process().children()
@@ -93,7 +108,7 @@ class StartedChildren:
 def _may_be_an_engines(child: psutil.Process) -> bool:
     try:
         is_in_our_session = os.getsid(child.pid) == os.getsid(0)
-        return is_in_our_session and not any("resource_tracker" in part for part in child.cmdline())
+        return is_in_our_session and not process_tree.is_resource_tracker(child)
     except (OSError, psutil.Error):
         return False  # gone
 
