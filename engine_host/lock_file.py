@@ -45,7 +45,8 @@ class LockFile:
         self._fd: int | None = None
 
     def take(self) -> Holder | None:
-        """Take the lock, or say who has it. Raises `OperatorError`, or `OSError` when the disk cannot take it."""
+        """Take the lock, or say who has it. Raises `OperatorError`, or `OSError` when the disk cannot take it
+        or the directory is not there."""
         while True:
             fd = self._open()
             try:
@@ -67,6 +68,8 @@ class LockFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             return os.open(self.path, flags, 0o600)
+        except FileNotFoundError:
+            raise  # the directory is gone
         except OSError as error:
             raise OperatorError(
                 f"cannot open the lock file {self.path}: {error.strerror}", f"rm {self.path}, then start again"

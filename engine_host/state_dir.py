@@ -47,18 +47,14 @@ def claimed_state_dir(chosen: Path | None, port: int, label: str = "") -> Iterat
     """
     directory = _resolved(chosen or default_state_dir(port))
     made = [path for path in (directory, *directory.parents) if not path.exists()]
-    prepare_directory(directory, purpose="state directory", elsewhere=_ELSEWHERE)
     lock = LockFile(directory / LOCK_FILE, label)
     try:
-        _probe(directory)
-        deadline = time.monotonic() + HANDOVER_S
-        while (holder := lock.take()) is not None:
-            if time.monotonic() >= deadline:
-                raise OperatorError(
-                    f"the state directory {directory} is in use by {holder}",
-                    f"stop that host with: vllm-console stop; or {_ELSEWHERE}",
-                )
-            time.sleep(_POLL_S)
+        try:
+            _take(lock, directory)
+            _probe(directory)
+        except OSError as error:
+            fact = f"the state directory {directory} cannot be written: {error.strerror or error}"
+            raise OperatorError(fact, _ELSEWHERE) from None
         yield directory
     finally:
         if made:
@@ -84,11 +80,27 @@ def _unmake(made: Sequence[Path], lock: LockFile) -> None:
 
 
 def _probe(directory: Path) -> None:
-    """A disk that is full or mounted read-only is told before an engine is started."""
-    try:
-        with tempfile.TemporaryFile(dir=directory) as probe:
-            probe.write(b"probe")
-    except OSError as error:
-        raise OperatorError(
-            f"the state directory {directory} cannot be written: {error.strerror or error}", _ELSEWHERE
-        ) from None
+    """A disk that is full or mounted read-only is told before an engine is started. Raises `OSError`."""
+    with tempfile.TemporaryFile(dir=directory) as probe:
+        probe.write(b"probe")
+
+
+def _take(lock: LockFile, directory: Path) -> None:
+    """Make or check the directory, and lock it; wait a moment for another host's end. Raises `OSError`."""
+    deadline = time.monotonic() + HANDOVER_S
+    while True:
+        prepare_directory(directory, purpose="state directory", elsewhere=_ELSEWHERE)
+        try:
+            holder = lock.take()
+        except FileNotFoundError:  # a host that made it, and was refused, has just removed it
+            if time.monotonic() >= deadline:
+                raise
+            continue
+        if holder is None:
+            return
+        if time.monotonic() >= deadline:
+            raise OperatorError(
+                f"the state directory {directory} is in use by {holder}",
+                f"stop that host with: vllm-console stop; or {_ELSEWHERE}",
+            )
+        time.sleep(_POLL_S)

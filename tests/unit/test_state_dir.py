@@ -91,7 +91,7 @@ def _refused_through(link: Path) -> str:
     return caught.value.fact
 
 
-def test_one_on_a_full_disk_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+def test_one_on_a_full_disk_is_refused_and_gets_nothing_but_its_lock(tmp_path: Path) -> None:
     """The limit on a file's size stands for the disk: root may write everywhere else."""
     (tmp_path / "state").mkdir(mode=0o700)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -101,7 +101,16 @@ def test_one_on_a_full_disk_is_refused_and_left_as_it_was(tmp_path: Path) -> Non
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "cannot be written: File too large" in error.fact
-    assert not list((tmp_path / "state").iterdir())
+    assert [found.name for found in (tmp_path / "state").iterdir()] == ["host.lock"]
+
+
+def test_a_disk_that_fills_up_under_the_lock_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: bytes, offset: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    assert "cannot be written: No space left on device" in refused(tmp_path / "state").fact
+    assert not (tmp_path / "state").exists()
 
 
 def test_a_host_that_is_refused_leaves_no_directory_behind(tmp_path: Path) -> None:
