@@ -108,6 +108,21 @@ def test_a_dead_engine_shows_reason_its_last_words_and_the_remedy():
     assert "vllm-console restart" in text
 
 
+def test_ordinary_last_lines_of_a_dead_engine_are_not_called_errors():
+    base = sample.dead()
+    failure = Failure(at=sample.AT, reason="killed by SIGKILL", last_lines=["GET /health HTTP/1.1 200 OK"])
+    text = page(msgspec.structs.replace(base, engine=msgspec.structs.replace(base.engine, failure=failure)))
+    assert "It printed no error; its last lines:" in text and "GET /health" in text
+    assert "error lines" not in text
+
+
+def test_an_api_that_speaks_https_is_named_so():
+    base = sample.serving()
+    snapshot = msgspec.structs.replace(base, host=msgspec.structs.replace(base.host, tls=True))
+    text = "\n".join(plain_text(row) for row in status_lines(snapshot, 100))
+    assert f"https://{base.host.http}" in text
+
+
 def test_the_remedy_of_a_dead_engine_survives_any_length_of_error():
     base = sample.dead()
     failure = Failure(at=sample.AT, reason="r " * 400, lines=["x" * 500] * 50)
