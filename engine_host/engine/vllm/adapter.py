@@ -34,6 +34,7 @@ from engine_host.engine.vllm.app import build_app, refusal
 from engine_host.engine.vllm.arguments import argument_names, serve_namespace
 from engine_host.engine.vllm.core_processes import CoresAtStart, StartedChildren, death_of, keeps_something
 from engine_host.engine.vllm.facts import facts_of
+from engine_host.engine.vllm.imports import import_vllm
 from engine_host.engine.vllm.ledger import Ledger
 from engine_host.engine.vllm.succession import Succession
 from engine_host.gateway.unavailable import Unavailable
@@ -121,6 +122,7 @@ class VllmEngine:
         if self._scratch_dir is not None:
             self._sockets = Path(tempfile.mkdtemp(prefix="", dir=self._scratch_dir))
             os.environ["VLLM_RPC_BASE_PATH"] = str(self._sockets)
+        import_vllm()
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
