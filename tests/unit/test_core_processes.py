@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -71,6 +72,9 @@ class Family:
             core.wait()
             assert core.stdout is not None
             core.stdout.close()
+        for worker in self.workers:
+            with contextlib.suppress(ChildProcessError):  # never adopted
+                os.waitpid(worker.pid, 0)
 
 
 @pytest.fixture

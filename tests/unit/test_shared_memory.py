@@ -26,6 +26,7 @@ lock = get_context("spawn").Lock()
 # So that nobody cleans up after this process, as nobody does before the host ends.
 resource_tracker.unregister("/" + segment.name.lstrip("/"), "shared_memory")
 resource_tracker.unregister(lock._semlock.name, "semaphore")
+resource_tracker._resource_tracker._stop()
 print(segment.name.lstrip("/"), "sem." + lock._semlock.name.lstrip("/"), flush=True)
 sys.stdin.read()
 """
