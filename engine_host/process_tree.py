@@ -32,9 +32,11 @@ def in_session(leader: int) -> list[psutil.Process]:
 
 
 def is_resource_tracker(process: psutil.Process) -> bool:
-    """multiprocessing's: it ends by itself once all who share it are gone, and removes the shared memory they left.
-    Raises `psutil.Error` when the process is gone."""
-    return any(part.startswith("from multiprocessing.resource_tracker import main") for part in process.cmdline())
+    """multiprocessing's: it ends by itself once all who share it are gone, and removes the shared memory they left."""
+    try:
+        return any(part.startswith("from multiprocessing.resource_tracker import main") for part in process.cmdline())
+    except psutil.Error:
+        return False  # gone
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -119,12 +119,8 @@ def _end(processes: Sequence[psutil.Process]) -> int:
 
     Resource trackers see the others' end, and remove the shared memory of those that were killed, before they end too.
     """
-    trackers: list[psutil.Process] = []
-    others: list[psutil.Process] = []
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            (trackers if process_tree.is_resource_tracker(process) else others).append(process)
-    left = process_tree.kill(others)
+    trackers = [process for process in processes if process_tree.is_resource_tracker(process)]
+    left = process_tree.kill(process for process in processes if process not in trackers)
     deadline = time.monotonic() + _TRACKER_S
     while any(process_tree.is_alive(tracker) for tracker in trackers) and time.monotonic() < deadline:
         time.sleep(0.02)

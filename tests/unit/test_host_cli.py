@@ -76,7 +76,11 @@ def test_a_host_whose_port_is_taken_leaves_nothing_behind(tmp_path: Path) -> Non
 @pytest.mark.skipif(installed_version() is None, reason="without vLLM nothing is served at all")
 def test_a_socket_in_a_directory_that_is_not_there_is_refused_and_makes_none(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(PROFILE)
-    served = run(tmp_path, "serve", str(tmp_path / "p.toml"), "--socket", str(tmp_path / "nope" / "x.sock"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    misspelt = str(tmp_path / "nope" / "x.sock")
+    served = run(tmp_path, "serve", str(tmp_path / "p.toml"), "--port", port, "--socket", misspelt)
     assert served.returncode == EXIT_INVALID
     assert "nope, does not exist" in served.stderr
     assert [found.name for found in tmp_path.iterdir()] == ["p.toml"]

@@ -13,6 +13,8 @@ from typing import Any
 
 import psutil
 
+from engine_host import process_tree
+
 HOST = """
 import os, signal, subprocess, sys, time
 from multiprocessing.shared_memory import SharedMemory
@@ -67,7 +69,7 @@ def started(tmp_path: Path) -> tuple[subprocess.Popen[bytes], list[psutil.Proces
 
 
 def gone(processes: list[psutil.Process]) -> bool:
-    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
+    return not any(process_tree.is_alive(process) for process in processes)
 
 
 def test_a_signal_reaches_the_host_alone_and_its_exit_code_comes_back(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def _may_be_an_engines(child: psutil.Process) -> bool:
     try:
         is_in_our_session = os.getsid(child.pid) == os.getsid(0)
         return is_in_our_session and not process_tree.is_resource_tracker(child)
-    except (OSError, psutil.Error):
+    except OSError:
         return False  # gone
 
 
