@@ -59,6 +59,13 @@ def many_profiles(number: int = 40) -> ProfileList:
     )
 
 
+def broken_profiles(number: int = 40) -> ProfileList:
+    """A directory in which somebody has misspelt a key of the base that all but one extend."""
+    reason = "base.toml: engine.max_num_seq is no key of vLLM 0.32; the nearest is engine.max_num_seqs. " * 4
+    found = [summary(f"tenant-{i:02}", digest=None, error=f"tenant-{i:02} {reason}") for i in range(number - 1)]
+    return ProfileList(directory=DIRECTORY, profiles=[summary("latency", is_running=True), *found])
+
+
 CHANGES = [
     KeyChange(key="engine.max_num_seqs", before=64, after=256, tier=Tier.OVERLAP),
     KeyChange(key="engine.max_num_batched_tokens", before=8192, after=32768, tier=Tier.OVERLAP),

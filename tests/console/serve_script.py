@@ -83,6 +83,7 @@ SCENES: dict[str, dict[str, Any]] = {
     "idle": {"snapshot": sample.idle_cpu()},
     "silent": {"silent": {"telemetry"}},
     "many": {"profiles": sample_switch.many_profiles()},
+    "broken": {"profiles": sample_switch.broken_profiles()},
     "overlap": {"forecast": sample_switch.overlapping_forecast()},
     "viewer": {"hello": sample.hello(Role.VIEWER)},
 }

@@ -48,6 +48,7 @@ DESKS = {
     "unread": Desk(),
     "list": desk(),
     "many": profiles_desk.listed(Desk(), sample_switch.many_profiles(), "latency"),
+    "broken": profiles_desk.listed(Desk(), sample_switch.broken_profiles(), "latency"),
     "none": profiles_desk.listed(Desk(), ProfileList(directory="/x", profiles=[]), "latency"),
     "diff": desk(view=View.DIFF, diff=sample_switch.diff()),
     "forecast": desk(view=View.FORECAST, told=told(sample_switch.forecast())),
@@ -121,6 +122,19 @@ def test_forty_profiles_are_paged_and_the_chosen_one_is_always_in_sight():
         many = profiles_desk.moved(many, 1, 0)
     assert many.chosen == "tenant-37"
     assert profiles_desk.moved(many, -100, 0).chosen == "latency"
+
+
+def test_forty_profiles_of_which_all_but_one_are_broken_each_say_why():
+    broken = profiles_desk.listed(Desk(), sample_switch.broken_profiles(), "latency")
+    for at in range(1, 40):
+        broken = profiles_desk.moved(broken, 1, 0)
+        text = page(broken)
+        assert f"▸ × tenant-{at - 1:02}" in text
+        assert f"tenant-{at - 1:02} base.toml: engine.max_num_seq is no key of vLLM 0.32; the nearest" in text
+        assert "engine.max_num_seqs." in text  # the remedy is not cut off
+        refused = page(profiles_desk.comparing(broken))
+        assert "× REFUSED" in refused
+        assert " ".join(refused.split()).count("the nearest is engine.max_num_seqs.") == 4
 
 
 def test_a_step_within_a_page_repaints_two_rows_of_the_list():

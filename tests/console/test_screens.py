@@ -79,6 +79,7 @@ DRY_RUN = ["5", "end", "enter", "enter"]
 PROFILES = {
     "list": (lambda: told(), ["5"]),
     "many": (lambda: told(**{"profiles.list": sample_switch.many_profiles()}), ["5", "pagedown", "pagedown"]),
+    "broken": (lambda: told(**{"profiles.list": sample_switch.broken_profiles()}), ["5", "pagedown", "down"]),
     "none": (lambda: told(**{"profiles.list": ProfileList(directory="/etc/vllm-console", profiles=[])}), ["5"]),
     "refused_file": (lambda: told(), ["5", "end", "up"]),
     "diff": (lambda: told(), ["5", "end", "enter"]),
