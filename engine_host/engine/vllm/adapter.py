@@ -40,6 +40,7 @@ from engine_host.engine.vllm.succession import Succession
 from engine_host.gateway.unavailable import Unavailable
 from engine_host.profiles import ValidNames
 from engine_host.protocol.errors import OperatorError
+from engine_host.scratch_dir import make_dir_for_sockets
 
 _CLOSE_S = 5.0
 """What the API app's own shutdown gets."""
@@ -120,8 +121,8 @@ class VllmEngine:
         """In a worker thread: everything that blocks."""
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         if self._scratch_dir is not None:
-            self._sockets = Path(tempfile.mkdtemp(prefix="", dir=self._scratch_dir))
-            os.environ["VLLM_RPC_BASE_PATH"] = str(self._sockets)
+            self._sockets = make_dir_for_sockets(self._scratch_dir)
+            os.environ["VLLM_RPC_BASE_PATH"] = str(self._sockets or tempfile.gettempdir())
         import_vllm()
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
