@@ -1,6 +1,6 @@
 """What an engine is doing while it starts, read from vLLM's own log.
 
-vLLM has no progress interface: `AsyncLLM.from_engine_args` returns after 20 to 120 s or raises. Its log lines are
+vLLM has no progress interface: building an `AsyncLLM` returns after 20 to 120 s or raises. Its log lines are
 stable enough to name phases; a line that a later release words differently only keeps the previous phase on screen.
 """
 

@@ -50,6 +50,13 @@ async def test_the_demo_profile_passes_with_the_figures_that_the_engine_would_re
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
 
 
+async def test_what_a_profile_leaves_out_is_what_vllm_serve_would_take(tmp_path: Path) -> None:
+    """On CPU a server gets 2048 tokens and 128 sequences for each of its ranks; others get them once."""
+    report = await run_preflight(written(tmp_path, "tensor_parallel_size = 3\nkv_cache_memory_bytes = 90_000_000"))
+    assert report.facts is not None, report.wire.findings
+    assert (report.facts.max_num_batched_tokens, report.facts.max_num_seqs) == (6144, 384)
+
+
 async def test_what_vllm_refuses_is_told_in_its_own_words(tmp_path: Path) -> None:
     profile = written(
         tmp_path, "max_model_len = 2048\nmax_num_batched_tokens = 512\nmax_num_seqs = 8\nenable_chunked_prefill = false"

@@ -31,7 +31,7 @@ from engine_host.engine.port import (
 )
 from engine_host.engine.vllm import carry, statistics
 from engine_host.engine.vllm.app import build_app, refusal
-from engine_host.engine.vllm.arguments import argument_names, serve_namespace
+from engine_host.engine.vllm.arguments import argument_names, configuration, serve_namespace
 from engine_host.engine.vllm.core_processes import CoresAtStart, StartedChildren, death_of, keeps_something
 from engine_host.engine.vllm.facts import facts_of
 from engine_host.engine.vllm.imports import import_vllm
@@ -124,15 +124,21 @@ class VllmEngine:
             self._sockets = make_dir_for_sockets(self._scratch_dir)
             os.environ["VLLM_RPC_BASE_PATH"] = str(self._sockets or tempfile.gettempdir())
         import_vllm()
-        from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._check_names(argument_names())
         namespace = serve_namespace(self._arguments)
-        engine_args = AsyncEngineArgs.from_cli_args(namespace)
+        arguments, config = configuration(namespace)
         if self._is_stopping:
             raise EngineStartError("stopped while starting")
-        return namespace, AsyncLLM.from_engine_args(engine_args, stat_loggers=[statistics.step_logger(sink)])
+        llm = AsyncLLM.from_vllm_config(
+            config,
+            stat_loggers=[statistics.step_logger(sink)],
+            enable_log_requests=arguments.enable_log_requests,
+            aggregate_engine_logging=arguments.aggregate_engine_logging,
+            disable_log_stats=arguments.disable_log_stats,
+        )
+        return namespace, llm
 
     @property
     def app(self) -> AsgiApp:

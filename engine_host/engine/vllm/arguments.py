@@ -71,7 +71,14 @@ def _load_parser_plugins(namespace: Any) -> None:
 def engine_config(engine: dict[str, Any], server: dict[str, Any]) -> Any:
     """The `VllmConfig` that `VllmEngine` would start with; raises what vLLM raises. Takes seconds and may touch a
     device: for a process of its own (`config_probe`)."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
+    return configuration(serve_namespace(EngineArguments(engine=engine, server=server)))[1]
 
-    namespace = serve_namespace(EngineArguments(engine=engine, server=server))
-    return AsyncEngineArgs.from_cli_args(namespace).create_engine_config()
+
+def configuration(namespace: Any) -> tuple[Any, Any]:
+    """`(AsyncEngineArgs, VllmConfig)` as `vllm serve` makes them: what is left out depends on who asks. On an H100 a
+    server gets 8192 batched tokens and 1024 sequences, anybody else 2048 and 128."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    arguments = AsyncEngineArgs.from_cli_args(namespace)
+    return arguments, arguments.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
