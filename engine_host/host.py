@@ -17,7 +17,6 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from engine_host import __version__
@@ -31,7 +30,9 @@ from engine_host.engine.vllm.adapter import VllmEngine
 from engine_host.engine.vllm.releases import installed_version
 from engine_host.gateway.entry import Entry
 from engine_host.gateway.http_server import HttpServer, address, bind
-from engine_host.profiles import Profile, ProfileDirectory, check_keys
+from engine_host.preflight.config_witness import ConfigWitness
+from engine_host.preflight.known_answers import ANSWERS_FILE, KnownAnswers
+from engine_host.profiles import Profile, ProfileDirectory
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, OperatorError
 from engine_host.protocol.events import Severity
 from engine_host.protocol.methods import History
@@ -76,14 +77,10 @@ class EngineHost:
         self._machine = MachineSampler()
         self._start_times = StartTimes(options.state_dir / START_TIMES_FILE)
         self._log = LogFile(options.state_dir / "engine.log", self._on_log_line)
+        self._known = KnownAnswers(options.state_dir / ANSWERS_FILE)
         self._lifecycle = Lifecycle(
             profile,
-            lambda wanted: VllmEngine(
-                wanted.to_arguments(),
-                partial(check_keys, wanted),
-                lambda: self._lifecycle.just_died(),
-                options.scratch_dir,
-            ),
+            self._make_engine,
             self._entry,
             self._store.record,
             self._log,
@@ -115,12 +112,23 @@ class EngineHost:
             options.state_dir,
             self._start_times,
             options.http_port,
+            self._known,
         )
         self._signals = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Task[str] | None = None
         self._stalled: str | None = None
         self._stop_began: float | None = None
+
+    def _make_engine(self, profile: Profile) -> VllmEngine:
+        witness = ConfigWitness(profile, self._known)
+        return VllmEngine(
+            profile.to_arguments(),
+            witness.check_names,
+            lambda: self._lifecycle.just_died(),
+            self._options.scratch_dir,
+            witness.on_config,
+        )
 
     # --- Controlled ------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from engine_host.engine.start_times import StartTimes
 from engine_host.engine.switch import SwitchOrder
 from engine_host.engine.switch_plan import plan_switch
 from engine_host.engine.timeline import PhaseTimes, forecast
+from engine_host.preflight.known_answers import KnownAnswers
 from engine_host.preflight.preflight import PreflightReport, run_preflight
 from engine_host.profiles import Profile, ProfileDirectory
 from engine_host.protocol.methods import ForecastParams, SwitchParams
@@ -25,16 +26,24 @@ SWITCH_TIMES_FILE = "switch-times.json"
 
 
 class Switchboard:
-    """`port` is the one this host serves on, which a profile may name without a conflict."""
+    """`port` is the one this host serves on, which a profile may name without a conflict; `known` what its checks have
+    learned."""
 
     def __init__(
-        self, lifecycle: Lifecycle, directory: ProfileDirectory, state_dir: Path, start_times: StartTimes, port: int
+        self,
+        lifecycle: Lifecycle,
+        directory: ProfileDirectory,
+        state_dir: Path,
+        start_times: StartTimes,
+        port: int,
+        known: KnownAnswers,
     ) -> None:
         self._lifecycle = lifecycle
         self._directory = directory
         self._start_times = start_times
         self._phase_times = PhaseTimes(state_dir / SWITCH_TIMES_FILE)
         self._port = port
+        self._known = known
 
     # --- profiles --------------------------------------------------------------------------------------------------
 
@@ -54,7 +63,7 @@ class Switchboard:
         return (await self._preflight(self._directory.load(name))).wire
 
     async def _preflight(self, profile: Profile) -> PreflightReport:
-        return await run_preflight(profile, running_port=self._port)
+        return await run_preflight(profile, running_port=self._port, known=self._known)
 
     # --- switching -------------------------------------------------------------------------------------------------
 

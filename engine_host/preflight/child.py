@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,15 +31,18 @@ class Ended:
     exit_code: int | None
 
 
-async def ask_child(command: Sequence[str], request: bytes, deadline_s: float) -> Ended:
-    """Raises `ChildError`, and `TimeoutError` after `deadline_s`; the child is gone in every case."""
+async def ask_child(
+    command: Sequence[str], request: bytes, deadline_s: float, environment: Mapping[str, str] | None = None
+) -> Ended:
+    """Raises `ChildError`, and `TimeoutError` after `deadline_s`; the child is gone in every case. `environment`: what
+    the child gets, with our own settings laid over it; None: this process's."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=_environment(),
+            env=_environment(os.environ if environment is None else environment),
             start_new_session=True,
         )
     except OSError as fault:
@@ -52,11 +55,11 @@ async def ask_child(command: Sequence[str], request: bytes, deadline_s: float) -
     return Ended(output, log.decode(errors="replace").splitlines(), process.returncode)
 
 
-def _environment() -> dict[str, str]:
+def _environment(given: Mapping[str, str]) -> dict[str, str]:
     root = str(Path(engine_host.__file__).parents[1])
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    paths = [root, *filter(None, given.get("PYTHONPATH", "").split(os.pathsep))]
     return {
-        **os.environ,
+        **given,
         "PYTHONPATH": os.pathsep.join(paths),
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",

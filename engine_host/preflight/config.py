@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from engine_host.engine.log_file import error_lines, last_lines, plain, root_reason
+from engine_host.engine.log_file import error_lines, last_lines, root_reason
+from engine_host.profiles import ValidNames
 from engine_host.protocol.profiles import Finding
 
 from .child import ChildError, Ended, ask_child
@@ -25,7 +26,6 @@ PROBE = "engine_host.engine.vllm.config_probe"
 _MOST_NOTICES = 3
 _NOTICE_CHARS = 200
 _REASON_CHARS = 320
-_WARNING = re.compile(r"\bWARNING \d\d-\d\d ")
 
 
 class ConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +79,14 @@ class ProbeNames(msgspec.Struct, frozen=True, kw_only=True):
     server: list[str]
     nested: dict[str, list[str]]
 
+    @classmethod
+    def of(cls, names: ValidNames) -> ProbeNames:
+        nested = {table: sorted(keys) for table, keys in names.nested.items()}
+        return cls(engine=sorted(names.engine), server=sorted(names.server), nested=nested)
+
+    def to_valid(self) -> ValidNames:
+        return ValidNames(engine=self.engine, server=self.server, nested=self.nested)
+
 
 class ProbeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     vllm_version: str | None = None
@@ -87,6 +95,8 @@ class ProbeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """None when vLLM refused, or when a key is unknown."""
     refusal: str | None = None
     """vLLM's own reason."""
+    warnings: list[str] = []
+    """What vLLM said on the way."""
 
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,12 +111,13 @@ async def probe_config(
     server: Mapping[str, Any],
     *,
     deadline_s: float,
+    environment: Mapping[str, str] | None = None,
     command: Sequence[str] = (sys.executable, "-m", PROBE),
 ) -> Probed:
     """Build the configuration in a child process. Raises nothing but cancellation; the child is gone at the return."""
     request = msgspec.json.encode({"engine": engine, "server": server, "deadline_s": deadline_s})
     try:
-        ended = await ask_child(command, request, deadline_s)
+        ended = await ask_child(command, request, deadline_s, environment)
     except ChildError as fault:
         return Probed(findings=[error("config.crashed", f"no process to build the configuration in: {fault}")])
     except TimeoutError:
@@ -124,8 +135,13 @@ async def probe_config(
         answer = msgspec.json.decode(ended.output, type=ProbeAnswer)
     except msgspec.MsgspecError:
         return Probed(findings=[_crash(ended)])
+    return probed(answer, engine)
+
+
+def probed(answer: ProbeAnswer, engine: Mapping[str, Any]) -> Probed:
+    """What an answer about `[engine]` finds."""
     findings = [_refusal(answer.refusal)] if answer.refusal is not None else []
-    return Probed(answer=answer, findings=findings + _notices(ended.log, engine))
+    return Probed(answer=answer, findings=findings + _notices(answer.warnings, engine))
 
 
 def _refusal(reason: str) -> Finding:
@@ -170,12 +186,12 @@ def _crash(ended: Ended) -> Finding:
     )
 
 
-def _notices(lines: Sequence[str], engine: Mapping[str, Any]) -> list[Finding]:
+def _notices(warnings: Sequence[str], engine: Mapping[str, Any]) -> list[Finding]:
     """vLLM's own warnings about keys that the profile sets; the others are about the machine, the same every time."""
     nested = engine.get("speculative_config")
     keys = {*engine, *(nested if isinstance(nested, Mapping) else ())} - {"model", "method"}
     words = re.compile(r"\b(?:" + "|".join(map(re.escape, keys)) + r")\b") if keys else None
-    texts = [_cut(plain(line).strip(), _NOTICE_CHARS) for line in lines if _WARNING.search(line)]
+    texts = [_cut(" ".join(warning.split()), _NOTICE_CHARS) for warning in warnings]
     told = list(dict.fromkeys(text for text in texts if words is not None and words.search(text)))
     return [info("config.notice", f"vLLM says: {text}") for text in told[:_MOST_NOTICES]]
 

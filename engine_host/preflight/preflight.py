@@ -9,32 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-import msgspec
 import psutil
 
+from engine_host.profiles import Profile, ValidNames
 from engine_host.protocol.events import Severity
 from engine_host.protocol.profiles import Finding, Preflight
 
 from .capacity import Capacity, check_capacity
-from .child import ChildError, ask_child
-from .config import ConfigFacts, Probed, probe_config
+from .config import ConfigFacts, Probed
 from .devices import Device, read_devices
 from .files import ModelFiles, ProfileFiles, check_files
+from .known_answers import KnownAnswers
 from .memory import Forecast, forecast_memory
 from .names import SPECULATION, unknown_keys
 from .off_loop import off_loop
 from .options import Setting, check_options
 from .ports import check_port
+from .questions import Questions
 from .tokenizer_process import Answer, Request
 from .tokenizers import Party
-
-if TYPE_CHECKING:
-    from engine_host.profiles import Profile, ValidNames
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +40,6 @@ DEADLINE_S = 120.0
 
 DEVICES_S = 5.0
 """NVML hangs for ever on a GPU that has fallen off the bus."""
-
-_TOKENIZER_PROCESS = (sys.executable, "-m", "engine_host.preflight.tokenizer_process")
 
 _NOT_BUILT = "configuration, memory and length: not until the errors are mended"
 
@@ -77,14 +72,17 @@ async def run_preflight(
     given_back_bytes: int | None = None,
     own_pids: Collection[int] | None = None,
     deadline_s: float = DEADLINE_S,
+    known: KnownAnswers | None = None,
 ) -> PreflightReport:
     """Check `profile` on this machine.
 
     `names`: what the installed vLLM takes, when already known. `running_port`: where this host serves now.
     `given_back_bytes`: what the running engine holds on its devices and would free. `own_pids`: the running host's
-    processes, never named as somebody else's (default: this process and its children).
+    processes, never named as somebody else's (default: this process and its children). `known`: what earlier checks
+    learned; with it a profile that has been checked before starts no process and takes a tenth of a second.
     """
-    return await _Run(profile, names, running_port, given_back_bytes, own_pids, deadline_s).report()
+    known = known or KnownAnswers()
+    return await _Run(profile, names, running_port, given_back_bytes, own_pids, deadline_s, known).report()
 
 
 @dataclass(frozen=True)
@@ -107,6 +105,7 @@ class _Run:
         given_back_bytes: int | None,
         own_pids: Collection[int] | None,
         deadline_s: float,
+        known: KnownAnswers,
     ) -> None:
         self._profile = profile
         self._names = names
@@ -114,10 +113,13 @@ class _Run:
         self._given_back_bytes = given_back_bytes
         self._own_pids = own_pids
         self._deadline_s = deadline_s
+        self._known = known
+        self._questions = Questions(known, deadline_s)
         self._unchecked: list[str] = []
 
     async def report(self) -> PreflightReport:
         profile = self._profile
+        self._names = self._names or await self._guarded("names", self._questions.names())
         named = unknown_keys(profile.engine, profile.server, self._names) if self._names is not None else []
         files = await self._guarded("files", off_loop(check_files, profile.engine, profile.server))
         async with asyncio.TaskGroup() as group:
@@ -125,8 +127,8 @@ class _Run:
             comparing = group.create_task(self._guarded("tokenizers", self._compare(files)))
             ports = group.create_task(self._guarded("ports", off_loop(check_port, profile.server, self._running_port)))
         probed = probing.result() or Probed()
-        if self._names is None and probed.answer.names is not None:
-            self._names = _valid_names(probed)
+        if self._names is None and (names := await self._questions.names()) is not None:
+            self._names = names
             named = unknown_keys(profile.engine, profile.server, self._names)
             if named:
                 self._unchecked.append(_NOT_BUILT)
@@ -176,7 +178,7 @@ class _Run:
         if named or (files is not None and not files.is_buildable):
             self._unchecked.append(_NOT_BUILT)
             return Probed()
-        return await probe_config(self._profile.engine, self._profile.server, deadline_s=self._deadline_s)
+        return await self._questions.configuration(self._profile.engine, self._profile.server)
 
     async def _compare(self, files: ProfileFiles | None) -> Answer:
         """The target's tokenizer by itself, and beside the draft's when the draft may have one of its own."""
@@ -187,18 +189,15 @@ class _Run:
         if draft is None and files.tokenizer.tokenizer_json is None:
             return Answer()  # reading it otherwise takes seconds, and there is nothing to compare it with
         table = engine.get(SPECULATION)
-        request = Request(
-            target=target,
-            draft=draft,
-            is_heterogeneous=isinstance(table, Mapping) and bool(table.get("use_heterogeneous_vocab")),
-            trust_remote_code=bool(engine.get("trust_remote_code")),
-            deadline_s=self._deadline_s,
+        return await self._questions.tokenizers(
+            Request(
+                target=target,
+                draft=draft,
+                is_heterogeneous=isinstance(table, Mapping) and bool(table.get("use_heterogeneous_vocab")),
+                trust_remote_code=bool(engine.get("trust_remote_code")),
+                deadline_s=self._deadline_s,
+            )
         )
-        try:
-            ended = await ask_child(_TOKENIZER_PROCESS, msgspec.json.encode(request), self._deadline_s)
-            return msgspec.json.decode(ended.output, type=Answer)
-        except (ChildError, TimeoutError, msgspec.MsgspecError) as fault:
-            return Answer(unchecked=[f"tokenizers: {fault or 'not read in time'}"])
 
     def _about_tokenizers(self, answer: Answer, facts: ConfigFacts | None) -> list[Finding]:
         if facts is not None and facts.speculation_method != "draft_model":
@@ -238,6 +237,7 @@ class _Run:
             facts=facts,
             speculation_names=self._names.nested.get(SPECULATION) if self._names is not None else None,
             machine_bytes=psutil.virtual_memory().total,
+            environment=self._known.environment,
         )
 
 
@@ -252,14 +252,6 @@ def _party(tokenizer: ModelFiles, model: ModelFiles) -> Party | None:
     if tokenizer.directory is None:
         return None
     return Party(name=model.name, directory=str(tokenizer.directory), vocab_size=model.vocab_size)
-
-
-def _valid_names(probed: Probed) -> ValidNames:
-    from engine_host.profiles import ValidNames
-
-    assert probed.answer.names is not None
-    names = probed.answer.names
-    return ValidNames(engine=names.engine, server=names.server, nested=names.nested)
 
 
 def _family() -> set[int]:

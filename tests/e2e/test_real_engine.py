@@ -10,6 +10,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -157,6 +159,28 @@ def test_clients_that_hang_up_leave_no_running_request_behind(host: RealHost) ->
             next(response.iter_lines())
     until(lambda: (q := host.status())["queue"]["running"] == 0 and q["kv"]["usage"] == 0, 30, "idle gauges")
     assert host.status()["throttle"]["inflight"] == 0
+
+
+def test_the_start_of_the_engine_answers_the_check_of_its_profile_as_a_process_would(host: RealHost) -> None:
+    learned = json.loads((host.home / "state" / "preflight-answers.json").read_text())["answers"]
+    assert len(learned) == 2, "the names that vLLM takes, and the configuration"
+    asked = host.console("profiles", "check", host.profile.stem, "--on-host", "--json")
+    alone = subprocess.run(
+        [sys.executable, "-m", "engine_host.cli", "check", str(host.profile), "--json"],
+        env=host.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    told, fresh = json.loads(asked.stdout), json.loads(alone.stdout)
+    measured = ("memory.", "port.")
+
+    def lasting(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [finding for finding in findings if not finding["id"].startswith(measured)]
+
+    assert lasting(told["findings"]) == lasting(fresh["findings"])
+    for key in ("digest", "kv_capacity_tokens", "longest_tokens", "needed_bytes", "unchecked"):
+        assert told[key] == fresh[key], key
 
 
 def test_a_second_host_on_the_same_port_or_socket_is_refused_naming_the_holder(host: RealHost) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from engine_host.engine.port import (
     Handling,
     StepSink,
 )
-from engine_host.engine.vllm import carry, statistics
+from engine_host.engine.vllm import carry, resolved, statistics
 from engine_host.engine.vllm.app import build_app, refusal
 from engine_host.engine.vllm.arguments import argument_names, configuration, serve_namespace
 from engine_host.engine.vllm.core_processes import CoresAtStart, StartedChildren, death_of, keeps_something
@@ -41,6 +42,8 @@ from engine_host.gateway.unavailable import Unavailable
 from engine_host.profiles import ValidNames
 from engine_host.protocol.errors import OperatorError
 from engine_host.scratch_dir import make_dir_for_sockets
+
+logger = logging.getLogger(__name__)
 
 _CLOSE_S = 5.0
 """What the API app's own shutdown gets."""
@@ -62,15 +65,18 @@ class VllmEngine:
         check_names: Callable[[ValidNames], None],
         when_dead: Callable[[], Unavailable] = lambda: Unavailable("dead", "The engine has died."),
         scratch_dir: Path | None = None,
+        on_config: Callable[[Mapping[str, Any]], None] = lambda found: None,
     ) -> None:
         """`check_names` gets the names that the installed vLLM takes and raises `OperatorError` for a wrong one; it
         runs at the start, in the worker thread, since learning the names means importing vLLM. `when_dead`: what
         clients are told of an engine that has died under them. `scratch_dir`: below it the engine's processes have the
-        files of their sockets; None: where vLLM puts them, which leaves them there."""
+        files of their sockets; None: where vLLM puts them, which leaves them there. `on_config`, also in the worker
+        thread: what the configuration that it starts with says to the checks (`resolved`)."""
         self._arguments = arguments
         self._check_names = check_names
         self._when_dead = when_dead
         self._scratch_dir = scratch_dir
+        self._on_config = on_config
         self._sockets: Path | None = None
         self._llm: Any = None
         self._app: Any = None
@@ -128,7 +134,9 @@ class VllmEngine:
 
         self._check_names(argument_names())
         namespace = serve_namespace(self._arguments)
-        arguments, config = configuration(namespace)
+        with resolved.warnings_of_vllm() as said:
+            arguments, config = configuration(namespace)
+        self._tell(config, said)
         if self._is_stopping:
             raise EngineStartError("stopped while starting")
         llm = AsyncLLM.from_vllm_config(
@@ -139,6 +147,13 @@ class VllmEngine:
             disable_log_stats=arguments.disable_log_stats,
         )
         return namespace, llm
+
+    def _tell(self, config: Any, warnings: list[str]) -> None:
+        """Nobody's start fails because a check cannot read what it was built from."""
+        try:
+            self._on_config(resolved.answer(config, warnings))
+        except Exception:
+            logger.warning("the configuration of this vLLM cannot be read for later checks", exc_info=True)
 
     @property
     def app(self) -> AsgiApp:

@@ -22,7 +22,7 @@ async def build_app(llm: Any, namespace: Any, when_dead: Callable[[], Unavailabl
 
     `when_dead`: what clients are told once the engine has died.
     """
-    app_module, state_module, _ = api_builders()
+    app_module, state_module = api_builders()
     tasks = await llm.get_supported_tasks()
     app = app_module.build_app(namespace, tasks, llm.model_config)
     await state_module.init_app_state(llm, app.state, namespace, tasks)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import fields
 from typing import Any
 
 from engine_host.engine.port import EngineArguments
-from engine_host.engine.vllm.releases import api_builders
+from engine_host.engine.vllm.releases import cli_args
 from engine_host.profiles import ValidNames
 
 _LIST_ARGUMENTS = (
@@ -26,25 +25,22 @@ def argument_names() -> ValidNames:
     from vllm.config import SpeculativeConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
 
-    _, _, frontend_args = api_builders()
-
     def names(arguments: Any) -> frozenset[str]:
         return frozenset(field.name for field in fields(arguments) if field.init and not field.name.startswith("_"))
 
     return ValidNames(
         engine=names(AsyncEngineArgs),
-        server=names(frontend_args),
+        server=names(cli_args().FrontendArgs),
         nested={"speculative_config": names(SpeculativeConfig)},
     )
 
 
 def serve_namespace(arguments: EngineArguments) -> Any:
     """The argument namespace that `vllm serve` would have built from the same settings."""
-    _, _, frontend_args = api_builders()
-    cli_args = importlib.import_module(frontend_args.__module__)
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    namespace = cli_args.make_arg_parser(FlexibleArgumentParser()).parse_args([])
+    arguments_module = cli_args()
+    namespace = arguments_module.make_arg_parser(FlexibleArgumentParser()).parse_args([])
     for name, value in {**arguments.server, **arguments.engine}.items():
         setattr(namespace, name, value)
     namespace.model_tag = namespace.model
@@ -52,7 +48,7 @@ def serve_namespace(arguments: EngineArguments) -> Any:
         if isinstance(value := getattr(namespace, name, None), str):
             setattr(namespace, name, [value])
     _load_parser_plugins(namespace)
-    cli_args.validate_parsed_serve_args(namespace)
+    arguments_module.validate_parsed_serve_args(namespace)
     return namespace
 
 

@@ -27,13 +27,19 @@ def require_vllm() -> None:
         )
 
 
-def api_builders() -> tuple[Any, Any, Any]:
-    """`(app module, app-state module, FrontendArgs)` where this release keeps them."""
+def api_builders() -> tuple[Any, Any]:
+    """`(app module, app-state module)` where this release keeps them."""
     try:
         app = importlib.import_module("vllm.entrypoints.launchers.app")
         state = importlib.import_module("vllm.entrypoints.launchers.api_server.app_state")
-        arguments = importlib.import_module("vllm.entrypoints.launchers.cli_args")
     except ModuleNotFoundError:
         app = state = importlib.import_module("vllm.entrypoints.openai.api_server")
-        arguments = importlib.import_module("vllm.entrypoints.openai.cli_args")
-    return app, state, arguments.FrontendArgs
+    return app, state
+
+
+def cli_args() -> Any:
+    """The module with `vllm serve`'s own arguments: `FrontendArgs`, `make_arg_parser`. Loads no part of the API."""
+    try:
+        return importlib.import_module("vllm.entrypoints.launchers.cli_args")
+    except ModuleNotFoundError:
+        return importlib.import_module("vllm.entrypoints.openai.cli_args")

@@ -82,12 +82,12 @@ async def test_no_interpreter_is_a_finding_and_no_exception() -> None:
 
 
 async def test_warnings_of_vllm_about_keys_of_the_profile_are_repeated_and_others_are_not() -> None:
-    log = (
-        "WARNING 11-30 00:38:16 [vllm.py:1] max_num_batched_tokens (512) is low.\\n"
-        "(MainProcess pid=1) WARNING 11-30 00:38:16 [cpu.py:2] Triton is not installed.\\n"
-        "INFO 11-30 00:38:16 [vllm.py:3] max_num_batched_tokens is fine.\\n"
-    )
-    probed = await probe(f"sys.stderr.write('{log}')\n" + answering("{}"))
+    said = [
+        "max_num_batched_tokens (512)\n is low.",
+        "Triton is not installed.",
+        "max_num_batched_tokens (512) is low.",
+    ]
+    probed = await probe(answering(msgspec.json.encode({"warnings": said}).decode()))
     assert [(finding.severity, finding.text) for finding in probed.findings] == [
         (Severity.INFO, "vLLM says: max_num_batched_tokens (512) is low.")
     ]

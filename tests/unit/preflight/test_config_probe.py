@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from engine_host.engine.vllm import config_probe
+from engine_host.engine.vllm import config_probe, resolved
 
 SINGLE = SimpleNamespace()
 
@@ -37,19 +38,19 @@ def model(**changes: Any) -> Any:
     ],
 )
 def test_a_token_takes_keys_and_values_of_every_layer_in_the_caches_format(dtype: str, expected: int) -> None:
-    assert config_probe._kv_bytes_per_token(model(), SINGLE, SimpleNamespace(cache_dtype=dtype)) == expected
+    assert resolved._kv_bytes_per_token(model(), SINGLE, SimpleNamespace(cache_dtype=dtype)) == expected
 
 
 def test_latent_attention_keeps_one_vector_a_token() -> None:
     """DeepSeek-V3: 61 layers, 576 values, the same on every rank."""
     deepseek = model(layers=61, heads=1, head_size=576, use_mla=True)
-    assert config_probe._kv_bytes_per_token(deepseek, SINGLE, SimpleNamespace(cache_dtype="auto")) == 61 * 576 * 2
-    assert config_probe._kv_bytes_per_token(deepseek, SINGLE, SimpleNamespace(cache_dtype="fp8_ds_mla")) == 61 * 656
+    assert resolved._kv_bytes_per_token(deepseek, SINGLE, SimpleNamespace(cache_dtype="auto")) == 61 * 576 * 2
+    assert resolved._kv_bytes_per_token(deepseek, SINGLE, SimpleNamespace(cache_dtype="fp8_ds_mla")) == 61 * 656
 
 
 def test_a_model_without_attention_has_no_cache() -> None:
     mamba = model(is_attention_free=True)
-    assert config_probe._kv_bytes_per_token(mamba, SINGLE, SimpleNamespace(cache_dtype="auto")) is None
+    assert resolved._kv_bytes_per_token(mamba, SINGLE, SimpleNamespace(cache_dtype="auto")) is None
 
 
 def test_only_a_draft_with_layers_of_its_own_takes_blocks() -> None:
@@ -57,10 +58,10 @@ def test_only_a_draft_with_layers_of_its_own_takes_blocks() -> None:
     ngram = SimpleNamespace(method="ngram", draft_model_config="the target's", uses_draft_kv_cache=lambda: False)
     draft = SimpleNamespace(method="draft_model", draft_model_config="the draft's", uses_draft_kv_cache=lambda: True)
     older = SimpleNamespace(method="draft_model", draft_model_config="the draft's", use_eagle=lambda: False)
-    assert config_probe._draft(None) is None
-    assert config_probe._draft(ngram) is None
-    assert config_probe._draft(draft) == "the draft's"
-    assert config_probe._draft(older) == "the draft's"
+    assert resolved._draft(None) is None
+    assert resolved._draft(ngram) is None
+    assert resolved._draft(draft) == "the draft's"
+    assert resolved._draft(older) == "the draft's"
 
 
 def test_the_sentence_of_a_validation_error_is_told_without_its_input() -> None:
@@ -79,6 +80,16 @@ def test_the_sentence_of_a_validation_error_is_told_without_its_input() -> None:
     assert (
         config_probe._reason(ValueError("a sentence over two\n  lines of text")) == "a sentence over two lines of text"
     )
+
+
+def test_warnings_of_vllm_are_heard_while_it_works_and_only_then() -> None:
+    logger = logging.getLogger("vllm.config.vllm")
+    logger.warning("before")
+    with resolved.warnings_of_vllm() as said:
+        logger.warning("%s is low", "max_num_batched_tokens")
+        logger.info("all is well")
+    logger.warning("after")
+    assert said == ["max_num_batched_tokens is low"]
 
 
 def test_a_key_that_vllm_does_not_have_is_left_to_the_caller() -> None:

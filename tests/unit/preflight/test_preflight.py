@@ -15,7 +15,7 @@ import pytest
 
 import engine_host.engine.vllm.releases
 from engine_host.cli import main
-from engine_host.preflight import preflight
+from engine_host.preflight import preflight, questions
 from engine_host.preflight.child import Ended
 from engine_host.preflight.config import ConfigFacts, ProbeAnswer, Probed, ProbeNames
 from engine_host.preflight.devices import Device, Holder
@@ -53,7 +53,7 @@ class Machine:
         self.probed_with.append(how)
         return Probed(answer=self.answer, findings=self.findings)
 
-    async def ask_child(self, command: Any, request: bytes, deadline_s: float) -> Ended:
+    async def ask_child(self, command: Any, request: bytes, deadline_s: float, environment: Any) -> Ended:
         """The comparison of tokenizers without its process."""
         return Ended(msgspec.json.encode(answer(msgspec.json.decode(request, type=Request))), [], 0)
 
@@ -67,8 +67,8 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
-    monkeypatch.setattr(preflight, "probe_config", machine.probe)
-    monkeypatch.setattr(preflight, "ask_child", machine.ask_child)
+    monkeypatch.setattr(questions, "probe_config", machine.probe)
+    monkeypatch.setattr(questions, "ask_child", machine.ask_child)
     monkeypatch.setattr(preflight, "read_devices", machine.read_devices)
     monkeypatch.setattr(engine_host.engine.vllm.releases, "installed_version", lambda: "0.32.0")
     return machine
@@ -262,7 +262,7 @@ async def test_a_cancelled_check_ends_at_once(
         await asyncio.sleep(3600)
         raise AssertionError
 
-    monkeypatch.setattr(preflight, "probe_config", hanging)
+    monkeypatch.setattr(questions, "probe_config", hanging)
     task = asyncio.ensure_future(check(profile()))
     async with asyncio.timeout(10):
         await began.wait()
@@ -310,7 +310,7 @@ def test_facts_are_what_the_probe_writes() -> None:
     """The struct and the probe's table name the same keys; a key that only one has would be lost in silence."""
     import ast
 
-    source = Path(preflight.__file__).parents[1] / "engine" / "vllm" / "config_probe.py"
+    source = Path(preflight.__file__).parents[1] / "engine" / "vllm" / "resolved.py"
     (table,) = [
         node.value
         for node in ast.walk(ast.parse(source.read_text()))
