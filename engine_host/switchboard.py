@@ -63,7 +63,9 @@ class Switchboard:
         return (await self._preflight(self._directory.load(name))).wire
 
     async def _preflight(self, profile: Profile) -> PreflightReport:
-        return await run_preflight(profile, running_port=self._port, known=self._known)
+        engine = self._lifecycle.engine
+        pids = engine.facts.core_pids if engine is not None else ()
+        return await run_preflight(profile, running_port=self._port, engine_pids=pids, known=self._known)
 
     # --- switching -------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ Blocks (NVML may hang on a lost GPU): called from a thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from engine_host.protocol.snapshot import Gpu
 from engine_host.telemetry.gpus import GpuReader
 
 from .findings import amount
+
+IDLE_GPU_BYTES = 1 << 30
+"""Less is in use on a GPU that no engine is on: the driver's own, and a desktop."""
 
 _MOST_HOLDERS = 3
 _CGROUP = Path("/sys/fs/cgroup")
@@ -49,14 +53,18 @@ class Device:
     free_bytes: int
     holders: Sequence[Holder] = ()
     """Other programs on it, largest first; the running host's own are left out."""
-    own_bytes: int | None = None
-    """Held by the running host's processes; None when nothing tells."""
+    given_back_bytes: int | None = 0
+    """What the running engine holds of it, and frees when it stops; None when nothing tells."""
 
 
-def read_devices(kind: str, count: int, own_pids: Collection[int] = ()) -> list[Device] | None:
-    """The `count` devices that an engine of `kind` would use; None when they cannot be told."""
+def read_devices(
+    kind: str, count: int, own_pids: Collection[int] = (), engine_pids: Collection[int] = ()
+) -> list[Device] | None:
+    """The `count` devices that an engine of `kind` would use; None when they cannot be told. `engine_pids`: of the
+    running engine; its children count with it."""
+    engine = _with_children(engine_pids)
     if kind == "cpu":
-        return [read_machine(own_pids)]
+        return [read_machine(own_pids, engine)]
     reader = GpuReader()
     try:
         gpus = choose_gpus(reader.read(own_pids), count, os.environ)
@@ -64,7 +72,7 @@ def read_devices(kind: str, count: int, own_pids: Collection[int] = ()) -> list[
         reader.close()
     if gpus is None:
         return None
-    devices = [_from_gpu(gpu) for gpu in gpus]
+    devices = [_from_gpu(gpu, {process.pid for process in engine}) for gpu in gpus]
     return None if any(device is None for device in devices) else [device for device in devices if device is not None]
 
 
@@ -88,27 +96,69 @@ def _is_slice(gpu: Gpu) -> bool:
     return "MIG" in gpu.name
 
 
-def _from_gpu(gpu: Gpu) -> Device | None:
+def _from_gpu(gpu: Gpu, engine_pids: Collection[int]) -> Device | None:
     if gpu.memory_total_bytes is None or gpu.memory_used_bytes is None:
         return None
     others = sorted((p for p in gpu.processes if not p.is_ours), key=lambda p: -(p.memory_bytes or 0))
-    ours = [process.memory_bytes for process in gpu.processes if process.is_ours]
     return Device(
         name=f"GPU {gpu.index} ({gpu.name})",
         total_bytes=gpu.memory_total_bytes,
         free_bytes=max(0, gpu.memory_total_bytes - gpu.memory_used_bytes),
         holders=[Holder(p.pid, p.name, p.memory_bytes, _is_orphan(p.pid, p.name)) for p in others],
-        own_bytes=sum(size for size in ours if size is not None) if None not in ours else None,
+        given_back_bytes=_held_on(gpu, engine_pids),
     )
 
 
-def read_machine(own_pids: Collection[int] = (), cgroup: Path = _CGROUP) -> Device:
+def _held_on(gpu: Gpu, engine_pids: Collection[int]) -> int | None:
+    """What the engine holds of a GPU. In a container the driver numbers processes as its host does, or hides them: then
+    nobody knows whose the memory is."""
+    if not engine_pids:
+        return 0
+    ours = [process.memory_bytes for process in gpu.processes if process.pid in engine_pids]
+    if None in ours:
+        return None
+    if not ours and (any(process.name == "unknown" for process in gpu.processes) or not gpu.processes):
+        return 0 if (gpu.memory_used_bytes or 0) < IDLE_GPU_BYTES else None
+    return sum(size for size in ours if size is not None)
+
+
+def read_machine(
+    own_pids: Collection[int] = (), engine: Sequence[psutil.Process] = (), cgroup: Path = _CGROUP
+) -> Device:
     """The machine's memory within the limit of its control group, as vLLM's CPU worker takes it."""
     memory = psutil.virtual_memory()
     total, free = memory.total, memory.available
     if (limit := _cgroup_memory(cgroup)) is not None and limit[0] < total:
         total, free = limit[0], min(free, max(0, limit[0] - limit[1]))
-    return Device(name="this machine", total_bytes=total, free_bytes=free, holders=_largest(own_pids))
+    return Device(
+        name="this machine",
+        total_bytes=total,
+        free_bytes=free,
+        holders=_largest(own_pids),
+        given_back_bytes=_unshared(engine),
+    )
+
+
+def _unshared(processes: Sequence[psutil.Process]) -> int | None:
+    """What is freed when these processes end: pages that nobody else has."""
+    total = 0
+    for process in processes:
+        try:
+            total += process.memory_full_info().uss
+        except psutil.NoSuchProcess:
+            continue
+        except psutil.AccessDenied:
+            return None
+    return total
+
+
+def _with_children(pids: Collection[int]) -> list[psutil.Process]:
+    found: dict[int, psutil.Process] = {}
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            found |= {each.pid: each for each in (process, *process.children(recursive=True))}
+    return list(found.values())
 
 
 def _cgroup_memory(cgroup: Path) -> tuple[int, int] | None:

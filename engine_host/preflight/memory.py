@@ -66,7 +66,7 @@ class Forecast:
     fits_beside: bool | None = None
     """With the running engine left where it is; None when unknown."""
     fits_alone: bool | None = None
-    """Once what the running engine gives back is free."""
+    """Once what the running engine gives back is free; None also when nobody knows how much that is."""
     kv_bytes: int | None = None
     """For KV blocks, on one device."""
     is_kv_exact: bool = False
@@ -114,13 +114,8 @@ def need_of(
 
 
 def forecast_memory(
-    facts: ConfigFacts,
-    model: ModelFiles,
-    draft: ModelFiles | None,
-    devices: Sequence[Device],
-    given_back_bytes: int | None,
+    facts: ConfigFacts, model: ModelFiles, draft: ModelFiles | None, devices: Sequence[Device]
 ) -> tuple[Forecast, list[Finding]]:
-    """`given_back_bytes`: what the running engine holds on these devices together, and would free; None without one."""
     need = need_of(facts, model, draft, devices[0], facts.block_bytes)
     asks, takes = need.asks_bytes, need.takes_bytes
     kv, is_exact = need.kv_bytes, need.kv_bytes is not None
@@ -132,21 +127,42 @@ def forecast_memory(
     available = sum(device.free_bytes for device in devices)
     if asks is None or takes is None:
         return Forecast(need, len(devices), None, available, None, None, kv, is_exact), []
-    each = (given_back_bytes or 0) // len(devices)
     beside = all(device.free_bytes >= asks for device in devices)
-    alone = all(min(device.total_bytes, device.free_bytes + each) >= asks for device in devices)
+    alone = _all_fit(asks, devices)
     result = Forecast(need, len(devices), asks * len(devices), available, beside, alone, kv, is_exact)
-    return result, _findings(facts, need, asks, devices, each, result)
+    return result, _findings(facts, need, asks, devices, result)
 
 
-def _findings(
-    facts: ConfigFacts, need: Need, asks: int, devices: Sequence[Device], each: int, result: Forecast
-) -> list[Finding]:
-    tightest = min(devices, key=lambda device: device.free_bytes)
-    free = tightest.free_bytes + each
+def _all_fit(asks: int, devices: Sequence[Device]) -> bool | None:
+    """With the running engine gone."""
+    unknown = [device for device in devices if device.given_back_bytes is None and device.free_bytes < asks]
+    if any(_free_alone(device) < asks for device in devices if device not in unknown):
+        return False
+    if any(device.total_bytes < asks for device in unknown):
+        return False
+    return None if unknown else True
+
+
+def _free_alone(device: Device) -> int:
+    """Once the running engine is gone; without what nobody knows."""
+    return min(device.total_bytes, device.free_bytes + (device.given_back_bytes or 0))
+
+
+def _findings(facts: ConfigFacts, need: Need, asks: int, devices: Sequence[Device], result: Forecast) -> list[Finding]:
+    tightest = min(devices, key=_free_alone)
     findings: list[Finding] = []
-    if not result.fits_alone:
-        findings.append(_short(facts, need, asks, tightest, each))
+    if result.fits_alone is False:
+        findings.append(_short(facts, need, asks, tightest))
+    elif result.fits_alone is None:
+        findings.append(
+            warning(
+                "memory.not_told",
+                f"{amount(asks)} are needed on {tightest.name} and {amount(tightest.free_bytes)} are free beside the "
+                "running engine; the driver does not tell how much of the rest is the running engine's",
+                "in a container the driver cannot name processes: share the host's process ids (--pid=host) to know "
+                "beforehand; a start that fails is rolled back",
+            )
+        )
     elif (result.kv_bytes or 0) < 0 and not result.is_kv_exact:
         budget = need.threshold_bytes or 0
         findings.append(
@@ -158,27 +174,33 @@ def _findings(
                 "raise gpu_memory_utilization, spread over more GPUs with tensor_parallel_size, or quantise",
             )
         )
-    elif free < asks * (1 + TIGHT):
+    elif _free_alone(tightest) < asks * (1 + TIGHT):
         findings.append(
             warning(
                 "memory.tight",
-                f"about {amount(asks)} are needed on {tightest.name} and {amount(free)} are free: the forecast is not "
-                "exact to that",
+                f"about {amount(asks)} are needed on {tightest.name} and {amount(_free_alone(tightest))} are free"
+                f"{_given(tightest)}: the forecast is not exact to that",
                 "leave some room: lower gpu_memory_utilization or kv_cache_memory_bytes",
             )
         )
-    if each and result.fits_alone and not result.fits_beside:
+    if result.fits_alone and not result.fits_beside:
+        fullest = min(devices, key=lambda device: device.free_bytes)
         findings.append(
             info(
                 "memory.not_beside",
-                f"{amount(asks)} are needed on {tightest.name}, {amount(tightest.free_bytes)} are free beside the "
-                f"running engine and {amount(free)} once it is gone: the switch has to stop it first",
+                f"{amount(asks)} are needed on {fullest.name}, {amount(fullest.free_bytes)} are free beside the "
+                f"running engine and {amount(_free_alone(fullest))} once it is gone: the switch has to stop it first",
             )
         )
     return findings
 
 
-def _short(facts: ConfigFacts, need: Need, asks: int, device: Device, each: int) -> Finding:
+def _given(device: Device) -> str:
+    given = device.given_back_bytes
+    return f" (with {amount(given)} that the running engine gives back)" if given else ""
+
+
+def _short(facts: ConfigFacts, need: Need, asks: int, device: Device) -> Finding:
     takes = need.takes_bytes or asks
     parts: Mapping[str, int | None] = {
         "weights": need.weights_bytes,
@@ -191,19 +213,18 @@ def _short(facts: ConfigFacts, need: Need, asks: int, device: Device, each: int)
     made_of += f"about {amount(parts['about'] or 0)} for running"
     if need.threshold_bytes is not None and need.threshold_bytes >= takes:
         made_of = f"gpu_memory_utilization {facts.gpu_memory_utilization:g} x {amount(device.total_bytes)}"
-    given = f" (with {amount(each)} that the running engine gives back)" if each else ""
     held = "; ".join(str(holder) for holder in device.holders[:3])
     text = (
         f"{device.name}: {amount(asks)} are needed ({made_of}), "
-        f"{amount(min(device.total_bytes, device.free_bytes + each))} of {amount(device.total_bytes)} are free{given}"
+        f"{amount(_free_alone(device))} of {amount(device.total_bytes)} are free{_given(device)}"
     )
     if held:
         text += f"; held by {held}" if facts.device != "cpu" else f"; largest processes: {held}"
-    return error("memory.short", text, _remedy(facts, need, asks, device, each))
+    return error("memory.short", text, _remedy(facts, need, asks, device))
 
 
-def _remedy(facts: ConfigFacts, need: Need, asks: int, device: Device, each: int) -> str:
-    free = min(device.total_bytes, device.free_bytes + each)
+def _remedy(facts: ConfigFacts, need: Need, asks: int, device: Device) -> str:
+    free = _free_alone(device)
     floor = (need.weights_bytes or 0) + need.overhead_bytes
     orphans = [holder for holder in device.holders if holder.is_orphan]
     if orphans:

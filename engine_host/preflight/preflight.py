@@ -69,7 +69,7 @@ async def run_preflight(
     *,
     names: ValidNames | None = None,
     running_port: int | None = None,
-    given_back_bytes: int | None = None,
+    engine_pids: Collection[int] = (),
     own_pids: Collection[int] | None = None,
     deadline_s: float = DEADLINE_S,
     known: KnownAnswers | None = None,
@@ -77,12 +77,12 @@ async def run_preflight(
     """Check `profile` on this machine.
 
     `names`: what the installed vLLM takes, when already known. `running_port`: where this host serves now.
-    `given_back_bytes`: what the running engine holds on its devices and would free. `own_pids`: the running host's
+    `engine_pids`: of the running engine, which would free what they hold. `own_pids`: the running host's
     processes, never named as somebody else's (default: this process and its children). `known`: what earlier checks
     learned; with it a profile that has been checked before starts no process and takes a tenth of a second.
     """
     known = known or KnownAnswers()
-    return await _Run(profile, names, running_port, given_back_bytes, own_pids, deadline_s, known).report()
+    return await _Run(profile, names, running_port, engine_pids, own_pids, deadline_s, known).report()
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class _Run:
         profile: Profile,
         names: ValidNames | None,
         running_port: int | None,
-        given_back_bytes: int | None,
+        engine_pids: Collection[int],
         own_pids: Collection[int] | None,
         deadline_s: float,
         known: KnownAnswers,
@@ -110,7 +110,7 @@ class _Run:
         self._profile = profile
         self._names = names
         self._running_port = running_port
-        self._given_back_bytes = given_back_bytes
+        self._engine_pids = engine_pids
         self._own_pids = own_pids
         self._deadline_s = deadline_s
         self._known = known
@@ -212,7 +212,7 @@ class _Run:
             return _Fit()
         forecast, findings = Forecast(), list[Finding]()
         if devices := await self._devices(facts):
-            forecast, findings = forecast_memory(facts, files.model, files.draft, devices, self._given_back_bytes)
+            forecast, findings = forecast_memory(facts, files.model, files.draft, devices)
             if forecast.needed_bytes is None:
                 self._unchecked.append("memory: the size of the weights is not known")
         else:
@@ -226,7 +226,7 @@ class _Run:
         own = self._own_pids if self._own_pids is not None else await off_loop(_family)
         try:
             async with asyncio.timeout(DEVICES_S):
-                return await off_loop(read_devices, facts.device, facts.devices, own)
+                return await off_loop(read_devices, facts.device, facts.devices, own, self._engine_pids)
         except TimeoutError:
             self._unchecked.append(f"devices: the driver did not answer within {DEVICES_S:.0f} s")
             return None

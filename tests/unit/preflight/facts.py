@@ -43,5 +43,8 @@ def model(weights_gib: float | None = 14.0, name: str = "model", dtype: str = "B
     return ModelFiles(name, None, config, weights)
 
 
-def gpu(free_gib: float, total_gib: float = 80.0, *holders: Holder, index: int = 0) -> Device:
-    return Device(f"GPU {index} (A100)", int(total_gib * GIB), int(free_gib * GIB), holders)
+def gpu(
+    free_gib: float, total_gib: float = 80.0, *holders: Holder, index: int = 0, gives_back_gib: float | None = 0.0
+) -> Device:
+    given_back = None if gives_back_gib is None else int(gives_back_gib * GIB)
+    return Device(f"GPU {index} (A100)", int(total_gib * GIB), int(free_gib * GIB), holders, given_back)

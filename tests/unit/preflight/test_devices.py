@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from engine_host.preflight.devices import choose_gpus, read_devices, read_machine
-from engine_host.protocol.snapshot import Gpu
+from engine_host.preflight import devices
+from engine_host.preflight.devices import Device, choose_gpus, read_devices, read_machine
+from engine_host.protocol.snapshot import Gpu, GpuProcess
+from tests.unit.preflight.facts import GIB
 
 FOUR = [Gpu(index=index, name="NVIDIA A100") for index in range(4)]
 
@@ -49,10 +54,74 @@ def test_a_control_group_without_limit_changes_nothing(tmp_path: Path) -> None:
     assert read_machine(cgroup=tmp_path).total_bytes > 1 << 28
 
 
+def on_a_gpu(used_gib: float, *processes: GpuProcess) -> Device:
+    gpu = Gpu(
+        index=0,
+        name="NVIDIA A100",
+        memory_used_bytes=int(used_gib * GIB),
+        memory_total_bytes=80 * GIB,
+        processes=list(processes),
+    )
+    device = devices._from_gpu(gpu, {10, 11})
+    assert device is not None
+    return device
+
+
+def holding(pid: int, gib: float | None, name: str = "VLLM::Worker_TP0") -> GpuProcess:
+    return GpuProcess(pid=pid, name=name, memory_bytes=None if gib is None else int(gib * GIB))
+
+
+def test_the_running_engine_gives_back_what_its_processes_hold() -> None:
+    device = on_a_gpu(62, holding(10, 40), holding(11, 2), holding(99, 20, "python3"))
+    assert device.given_back_bytes == 42 * GIB
+    assert "python3 (pid 99) 20 GiB" in [str(holder) for holder in device.holders]
+
+
+def test_a_gpu_that_the_running_engine_is_not_on_gives_nothing_back() -> None:
+    assert on_a_gpu(20, holding(99, 20, "python3")).given_back_bytes == 0
+    assert on_a_gpu(0.4).given_back_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "processes", [(), (holding(4242, 40, "unknown"),), (holding(10, None),)], ids=["hidden", "renumbered", "no sizes"]
+)
+def test_what_the_driver_does_not_tell_is_unknown(processes: tuple[GpuProcess, ...]) -> None:
+    assert on_a_gpu(40, *processes).given_back_bytes is None
+
+
+def test_without_a_running_engine_nothing_is_given_back() -> None:
+    device = devices._from_gpu(
+        Gpu(index=0, name="A100", memory_used_bytes=40 * GIB, memory_total_bytes=80 * GIB), set()
+    )
+    assert device is not None and device.given_back_bytes == 0
+
+
+def test_on_cpu_an_engine_gives_back_the_pages_that_nobody_else_has() -> None:
+    """Its own and those of its children."""
+    holds = "import subprocess, sys; kept = bytearray(90_000_000); "
+    parent = f"{holds}subprocess.run([sys.executable, '-c', {holds + 'sys.stdin.read()'!r}])"
+    process = subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 10
+        while (given := machine_with(process.pid).given_back_bytes or 0) < 180_000_000:
+            assert time.monotonic() < deadline, given
+            time.sleep(0.05)
+        assert given < 300_000_000
+    finally:
+        process.communicate()
+    assert machine_with(process.pid).given_back_bytes == 0
+
+
+def machine_with(engine_pid: int) -> Device:
+    found = read_devices("cpu", 1, engine_pids=[engine_pid])
+    assert found is not None
+    return found[0]
+
+
 def test_the_largest_processes_of_the_machine_are_named() -> None:
-    devices = read_devices("cpu", 1)
-    assert devices is not None
-    (machine,) = devices
+    found = read_devices("cpu", 1)
+    assert found is not None
+    (machine,) = found
     sizes = [holder.held_bytes or 0 for holder in machine.holders]
     assert sizes == sorted(sizes, reverse=True) and 0 < len(sizes) <= 3
 

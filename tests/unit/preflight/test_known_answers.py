@@ -64,7 +64,7 @@ class Processes:
         self.compared += 1
         return Ended(msgspec.json.encode(answer(msgspec.json.decode(request, type=Request))), [], 0)
 
-    def read_devices(self, kind: str, count: int, own_pids: Any = ()) -> list[Device]:
+    def read_devices(self, kind: str, count: int, own_pids: Any, engine_pids: Any) -> list[Device]:
         return [Device("this machine", 24 * GIB, self.free)]
 
 

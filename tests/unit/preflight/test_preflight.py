@@ -48,6 +48,7 @@ class Machine:
         self.findings: list[Any] = []
         self.devices: list[Device] | None = [Device("this machine", 24 * GIB, 16 * GIB)]
         self.probed_with: list[dict[str, Any]] = []
+        self.engine_pids: Any = None
 
     async def probe(self, engine: Any, server: Any, **how: Any) -> Probed:
         self.probed_with.append(how)
@@ -57,7 +58,8 @@ class Machine:
         """The comparison of tokenizers without its process."""
         return Ended(msgspec.json.encode(answer(msgspec.json.decode(request, type=Request))), [], 0)
 
-    def read_devices(self, kind: str, count: int, own_pids: Any = ()) -> list[Device] | None:
+    def read_devices(self, kind: str, count: int, own_pids: Any, engine_pids: Any) -> list[Device] | None:
+        self.engine_pids = engine_pids
         return self.devices
 
     def resolves(self, **changes: Any) -> None:
@@ -178,8 +180,9 @@ async def test_no_vllm_here_is_unchecked_and_no_error(
 async def test_what_fits_only_without_the_running_engine_is_told_to_the_switch(
     machine: Machine, profile: Write
 ) -> None:
-    machine.devices = [Device("this machine", 24 * GIB, GIB // 2)]
-    report = await check(profile(), given_back_bytes=4 * GIB)
+    machine.devices = [Device("this machine", 24 * GIB, GIB // 2, given_back_bytes=4 * GIB)]
+    report = await check(profile(), engine_pids=[17])
+    assert machine.engine_pids == [17]
     assert report.ok and (report.fits_beside, report.fits_alone) == (False, True)
     assert ids(report) == ["memory.not_beside"]
 
