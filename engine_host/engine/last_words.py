@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
+from engine_host.engine import kv_shortage
 from engine_host.engine.port import Engine, EngineStartError
 from engine_host.protocol.snapshot import Failure
 
@@ -29,14 +30,18 @@ class EngineLog(Protocol):
         """The last lines, errors or not."""
 
 
-async def of_failed_start(error: EngineStartError, log: EngineLog, mark: int) -> EngineStartError:
+async def of_failed_start(
+    error: EngineStartError, log: EngineLog, mark: int, engine: Mapping[str, Any] | None = None
+) -> EngineStartError:
     """The same error with the reason that the log gives. vLLM's own exception says "Engine core initialization failed.
-    See root cause above."; the log has the cause."""
+    See root cause above."; the log has the cause. `engine`: the profile's table, for what to
+    change in it."""
     await asyncio.sleep(LAST_WORDS_S)
     reason, lines = log.errors_since(mark)
     is_wrapper = "Engine core initialization failed" in error.reason or "root cause" in error.reason
+    said = reason if is_wrapper and reason else error.reason
     return EngineStartError(
-        reason if is_wrapper and reason else error.reason,
+        said if engine is None else kv_shortage.explained(said, lines, engine),
         [*error.lines, *lines][-_MAX_LINES:],
         [] if lines else log.last_since(mark),
     )

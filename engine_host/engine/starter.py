@@ -106,7 +106,7 @@ class Starter:
             ) from None
         except EngineStartError as error:
             await engine.stop(0.0)
-            raise await last_words.of_failed_start(error, self._log, self.log_mark) from error
+            raise await last_words.of_failed_start(error, self._log, self.log_mark, profile.engine) from error
         except BaseException:
             await engine.stop(0.0)
             raise

@@ -81,6 +81,19 @@ def names(result: SwitchResult) -> list[PhaseName]:
     return [phase.name for phase in result.phases]
 
 
+async def test_a_kv_cache_too_small_for_the_new_profile_is_told_with_the_length_that_fits(tmp_path: Path) -> None:
+    async with serving(ScriptedEngine(), ScriptedEngine(start_error="Engine core initialization failed.")) as world:
+        world.log.reason = (
+            "ValueError: To serve at least one request with the model's max seq len (8192), (1.5 GiB KV cache is "
+            "needed, which is larger than the available KV cache memory (0.75 GiB). Based on the available memory, "
+            "the estimated maximum model length is 4,096. Try increasing `gpu_memory_utilization`."
+        )
+        result = await switch(world, tmp_path=tmp_path)
+        assert result.outcome is Outcome.ROLLED_BACK
+        assert "set max_model_len = 4096 or less, or raise gpu_memory_utilization" in result.text
+        assert result.lines == [world.log.reason], "vLLM's own words stay beside it"
+
+
 async def test_a_reload_carries_the_streams_and_tells_each_phase(tmp_path: Path) -> None:
     streams = [ScriptedStream("one"), ScriptedStream("two")]
     old, new = ScriptedEngine(streams=list(streams)), ScriptedEngine()

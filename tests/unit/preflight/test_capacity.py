@@ -1,12 +1,11 @@
-"""Field case 10: a KV cache too small for max_model_len, in our forecast and in the words of vLLM's releases."""
+"""Field case 10: a KV cache too small for max_model_len, in our forecast."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_host.preflight.capacity import KvShortage, capacity_of, check_capacity, parse_kv_shortage
+from engine_host.preflight.capacity import capacity_of, check_capacity
 from engine_host.protocol.events import Severity
 from tests.unit.preflight.facts import GIB, facts, on_gpu
 
@@ -86,90 +85,3 @@ def test_the_longest_that_fits_is_never_refused(kv_bytes: int, asked: int, block
         second, findings = check_capacity(fitting, kv_bytes, is_exact=True)
         assert second is not None and second.longest_tokens == first.longest_tokens
         assert not any(finding.severity is Severity.ERROR for finding in findings)
-
-
-def gib(size: float) -> int:
-    return int(size * GIB)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param(
-            "ValueError: The model's max seq len (4096) is larger than the maximum number of tokens that can be stored "
-            "in KV cache (3664). Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when "
-            "initializing the engine.",
-            KvShortage(asked_tokens=4096, longest_tokens=3664),
-            id="0.2 to 0.8, issue 2418",
-        ),
-        pytest.param(
-            "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 GiB KV cache is "
-            "needed, which is larger than the available KV cache memory (0.71 GiB). Based on the available memory, the "
-            "estimated maximum model length is 5632. Try increasing `gpu_memory_utilization` or decreasing "
-            "`max_model_len` when initializing the engine.",
-            KvShortage(131072, 5632, gib(16.0), gib(0.71)),
-            id="0.9, issue 29233",
-        ),
-        pytest.param(
-            "(EngineCore pid=316) ValueError: To serve at least one request with the model's max seq len (2048), (0.04 "
-            "GiB KV cache is needed, which is larger than the available KV cache memory (0.02 GiB). Based on the "
-            "available memory, the estimated maximum model length is 1,056. Try increasing `gpu_memory_utilization` "
-            "(which also controls CPU memory on the CPU backend) or decreasing `max_model_len` when initializing the "
-            "engine. See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details.",
-            KvShortage(2048, 1056, gib(0.04), gib(0.02)),
-            id="0.26 to 0.32",
-        ),
-        pytest.param(
-            "To serve at least one request with the model's max seq len (100000), (4.26 GiB KV cach\ne is needed, "
-            "which is larger than the available KV cache memory (4.25 GiB). Try increasing",
-            None,
-            id="broken by a terminal inside a word",
-        ),
-        pytest.param(
-            "To serve at least one request with the model's max seq len (100000), (4.26 GiB KV\n cache is needed, "
-            "which is larger than the available KV cache memory (4.25 GiB). Try increasing",
-            KvShortage(100000, None, gib(4.26), gib(4.25)),
-            id="no length fits, broken between words",
-        ),
-        pytest.param(
-            "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the "
-            "engine.",
-            KvShortage(available_bytes=0),
-            id="nothing left",
-        ),
-        pytest.param("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", None, id="another"),
-        pytest.param("", None, id="nothing said"),
-    ],
-)
-def test_what_an_engine_says_about_its_kv_cache_is_read(text: str, expected: KvShortage | None) -> None:
-    assert parse_kv_shortage(text) == expected
-
-
-def test_the_installed_vllm_says_it_in_words_that_are_read() -> None:
-    """The message is formatted in the installed code; a release that changes it is noticed here."""
-    pytest.importorskip("vllm")
-    from importlib.util import find_spec
-    from pathlib import Path
-
-    spec = find_spec("vllm")
-    assert spec is not None and spec.submodule_search_locations
-    source = (Path(spec.submodule_search_locations[0]) / "v1/core/kv_cache_utils.py").read_text()
-    assert "To serve at least one request with the model's max seq len " in source
-    assert "cache is needed, which is larger than the available KV cache " in source
-    assert "the estimated maximum model length is " in source
-
-
-def test_a_shortage_is_told_in_a_sentence() -> None:
-    text = str(KvShortage(131072, 5632, gib(16.0), gib(0.71)))
-    assert text == (
-        "the KV cache is too small for one request of max_model_len = 131,072, 16 GiB needed, 727 MiB available, "
-        "the longest that fits is 5,632 tokens"
-    )
-
-
-@given(st.text(max_size=300))
-def test_no_text_breaks_the_reader(text: str) -> None:
-    parse_kv_shortage(text)
-    parse_kv_shortage(
-        f"max seq len ({text}) is larger than the maximum number of tokens that can be stored in KV cache"
-    )
