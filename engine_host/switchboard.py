@@ -6,6 +6,7 @@ the host runs), runs the preflight, forecasts.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from engine_host.engine.lifecycle import Lifecycle
@@ -16,9 +17,9 @@ from engine_host.engine.switch_plan import plan_switch
 from engine_host.engine.timeline import PhaseTimes, forecast
 from engine_host.preflight.known_answers import KnownAnswers
 from engine_host.preflight.preflight import PreflightReport, run_preflight
-from engine_host.profiles import Profile, ProfileDirectory
+from engine_host.profiles import Profile, ProfileDirectory, changes
 from engine_host.protocol.methods import ForecastParams, SwitchParams
-from engine_host.protocol.profiles import Preflight, ProfileDetail, ProfileDiff, ProfileList, Tier
+from engine_host.protocol.profiles import Preflight, ProfileChanges, ProfileDetail, ProfileDiff, ProfileList, Tier
 from engine_host.protocol.switching import SwitchForecast, SwitchResult, SwitchStatus
 
 SWITCH_TIMES_FILE = "switch-times.json"
@@ -44,11 +45,18 @@ class Switchboard:
         self._phase_times = PhaseTimes(state_dir / SWITCH_TIMES_FILE)
         self._port = port
         self._known = known
+        self._looked_at, self._seen = time.time(), self.profiles()
 
     # --- profiles --------------------------------------------------------------------------------------------------
 
     def profiles(self) -> ProfileList:
         return self._directory.list(self._lifecycle.profile)
+
+    def reload(self) -> ProfileChanges:
+        """What has changed in the directory since the last call, or since the host started."""
+        before, since = self._seen, self._looked_at
+        self._looked_at, self._seen = time.time(), self.profiles()
+        return changes(before, self._seen, since)
 
     def profile(self, name: str) -> ProfileDetail:
         """Raises `OperatorError`."""

@@ -44,6 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
             return _diff(arguments)
         case "check":
             return _check(arguments)
+        case "reload":
+            from console.commands.profiles_reload import reload
+
+            return reload(arguments.target, arguments.reason, as_json=arguments.json)
         case _:
             from console.commands.profiles_exchange import export, import_
 

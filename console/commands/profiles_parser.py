@@ -15,7 +15,7 @@ def add_profiles(commands: Any, add_command: AddCommand) -> None:
     profiles = add_command(
         commands,
         "profiles",
-        "profiles: list, show, diff, check, import, export",
+        "profiles: list, show, diff, check, reload, import, export",
         "profiles list\nprofiles diff demo latency\nprofiles check latency --on-host",
     )
     actions = profiles.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -45,6 +45,13 @@ def add_profiles(commands: Any, add_command: AddCommand) -> None:
     for command in (listed, shown, diff, check):
         _directory(command)
         command.add_argument("--on-host", action="store_true", help="ask the host (-t says which) for its profiles")
+
+    reload = action(
+        "reload",
+        "have a host read its profiles anew and tell what has changed",
+        "profiles reload\nprofiles reload --json",
+    )
+    reload.add_argument("--reason", default="", help="kept in the audit log")
 
     brought = action(
         "import",

@@ -14,7 +14,16 @@ from console.lines import BLANK, Line, Piece, Tone, clip, line
 from engine_host.profiles.shape import SCHEMA
 from engine_host.profiles.toml_text import as_toml
 from engine_host.protocol.events import Severity
-from engine_host.protocol.profiles import Finding, KeyChange, Preflight, ProfileDetail, ProfileDiff, ProfileList, Tier
+from engine_host.protocol.profiles import (
+    Finding,
+    KeyChange,
+    Preflight,
+    ProfileChanges,
+    ProfileDetail,
+    ProfileDiff,
+    ProfileList,
+    Tier,
+)
 
 TIER_WORDS: dict[Tier, str] = {
     Tier.NONE: "nothing to do to the engine",
@@ -49,6 +58,13 @@ def list_lines(found: ProfileList, width: int) -> list[Line]:
         else:
             said = (clip(fmt.clean(one.description), room), Tone.PLAIN)
         rows.append(line((name, Tone.STRONG), "  ", (f"{one.digest or fmt.DASH:<12}", Tone.FAINT), "  ", said))
+    return rows
+
+
+def reload_lines(found: ProfileChanges) -> list[Line]:
+    rows = [line(fmt.clean(found.text))]
+    for name, why in found.broken.items():
+        rows.append(line("  ", (f"✗ {fmt.clean(name)}: {fmt.clean(why)}", Tone.WARN)))
     return rows
 
 

@@ -23,7 +23,8 @@ import msgspec
 from engine_host.protocol.envelope import ErrorCode, RpcError
 from engine_host.protocol.errors import EXIT_REFUSED, OperatorError
 from engine_host.protocol.events import Severity
-from engine_host.protocol.methods import Applied, Change, Method, RestartParams, StopParams, SwitchParams
+from engine_host.protocol.methods import Applied, Change, Method, Reloaded, RestartParams, StopParams, SwitchParams
+from engine_host.protocol.profiles import ProfileChanges
 from engine_host.protocol.switching import SwitchResult
 from engine_host.telemetry.event_log import one_line
 
@@ -70,11 +71,16 @@ async def _cancel_switch(host: Controlled, params: Any, who: str) -> str:
     return host.switching.cancel()
 
 
-Apply = Callable[[Controlled, Any, str], Awaitable[str | SwitchResult]]
+async def _reload_profiles(host: Controlled, params: Any, who: str) -> ProfileChanges:
+    return host.switching.reload()
+
+
+Apply = Callable[[Controlled, Any, str], Awaitable[str | SwitchResult | ProfileChanges]]
 
 CHANGES: dict[str, Apply] = {
     "engine.restart": _restart,
     "host.stop": _stop,
+    "profiles.reload": _reload_profiles,
     "switch": _switch,
     "switch.cancel": _cancel_switch,
 }
@@ -192,12 +198,10 @@ class Actions:
             return _failed_inside(method, error)
         if isinstance(result, SwitchResult):
             return result
-        return Applied(
-            state=self._host.state,
-            state_version=self._host.state_version,
-            took_s=time.monotonic() - started,
-            text=result,
-        )
+        state, version, took_s = self._host.state, self._host.state_version, time.monotonic() - started
+        if isinstance(result, ProfileChanges):
+            return Reloaded(state=state, state_version=version, took_s=took_s, text=result.text, changes=result)
+        return Applied(state=state, state_version=version, took_s=took_s, text=result)
 
     def _stale(self, params: Change) -> RpcError | None:
         expected = params.expected_state_version

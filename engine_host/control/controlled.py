@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine_host.protocol.methods import ForecastParams, History, SwitchParams
-from engine_host.protocol.profiles import Preflight, ProfileDetail, ProfileDiff, ProfileList
+from engine_host.protocol.profiles import Preflight, ProfileChanges, ProfileDetail, ProfileDiff, ProfileList
 from engine_host.protocol.snapshot import Snapshot, State
 from engine_host.protocol.switching import SwitchForecast, SwitchResult, SwitchStatus
 from engine_host.telemetry.event_log import EventLog
@@ -31,6 +31,9 @@ class Switching(Protocol):
     """Profiles and the hot switch. Every method may raise `OperatorError`."""
 
     def profiles(self) -> ProfileList: ...
+    def reload(self) -> ProfileChanges:
+        """Read the directory; what has changed since the last time."""
+
     def profile(self, name: str) -> ProfileDetail: ...
     def diff(self, before: str | None, after: str) -> ProfileDiff: ...
     def status(self) -> SwitchStatus: ...

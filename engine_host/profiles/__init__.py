@@ -3,6 +3,7 @@
 Imports neither vLLM nor torch nor psutil: the same code runs on the host and in a console on a laptop.
 """
 
+from engine_host.profiles.changes import changes
 from engine_host.profiles.diff import diff_profiles
 from engine_host.profiles.directory import ProfileDirectory, detail_of, find_profile
 from engine_host.profiles.document import MAX_PROFILE_BYTES, read_document
@@ -25,6 +26,7 @@ __all__ = [
     "Switch",
     "ValidNames",
     "build_profile",
+    "changes",
     "check_files",
     "check_keys",
     "detail_of",

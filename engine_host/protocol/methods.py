@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 
 from .events import Event
-from .profiles import Preflight, ProfileDetail, ProfileDiff, ProfileList, Tier
+from .profiles import Preflight, ProfileChanges, ProfileDetail, ProfileDiff, ProfileList, Tier
 from .snapshot import Snapshot, State
 from .switching import SwitchForecast, SwitchResult, SwitchStatus
 
@@ -171,6 +171,10 @@ class CancelParams(Change, frozen=True, kw_only=True):
     pass
 
 
+class ReloadParams(Change, frozen=True, kw_only=True):
+    pass
+
+
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """Sent when the change is in force, not when it was accepted."""
 
@@ -178,6 +182,12 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     state_version: int
     took_s: float
     text: str
+
+
+class Reloaded(Applied, frozen=True, kw_only=True):
+    """The directory was read; nothing of the running engine is changed."""
+
+    changes: ProfileChanges
 
 
 @dataclass(frozen=True)
@@ -201,6 +211,7 @@ METHODS: dict[str, Method] = {
         Method("profiles.get", Risk.READ, ProfileName, ProfileDetail, "one profile's effective values"),
         Method("profiles.diff", Risk.READ, DiffParams, ProfileDiff, "what differs, and which tier each change needs"),
         Method("profiles.check", Risk.READ, ProfileName, Preflight, "check one profile, touch nothing"),
+        Method("profiles.reload", Risk.OPERATE, ReloadParams, Reloaded, "read the profiles anew, tell what changed"),
         Method("switch.forecast", Risk.READ, ForecastParams, SwitchForecast, "what a switch would do (--dry-run)"),
         Method("switch.status", Risk.READ, NoParams, SwitchStatus, "the switch under way and the last one"),
         Method("switch", Risk.DANGEROUS, SwitchParams, SwitchResult, "change to another profile"),

@@ -45,6 +45,22 @@ class ProfileList(msgspec.Struct, frozen=True, kw_only=True):
     """By name."""
 
 
+class ProfileChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """How the profiles directory differs from what it was when it was looked at before. Names, sorted."""
+
+    directory: str
+    since: float
+    """Unix time of that look: the last reload, or the host's start."""
+    added: list[str] = []
+    removed: list[str] = []
+    changed: list[str] = []
+    """They mean something else now; also those that were refused and no longer are, and the other way round."""
+    broken: dict[str, str] = {}
+    """Every file that is refused now, with the reason."""
+    text: str
+    """The same in a sentence."""
+
+
 class ProfileDetail(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     path: str

@@ -9,19 +9,23 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine_host.protocol.errors import EXIT_DONE, EXIT_INVALID, EXIT_UNREACHABLE
+from engine_host.protocol.errors import EXIT_DONE, EXIT_INVALID, EXIT_REFUSED, EXIT_UNREACHABLE
 from engine_host.protocol.events import Severity
+from engine_host.protocol.methods import Reloaded, Role
 from engine_host.protocol.profiles import (
     Finding,
     KeyChange,
     Preflight,
+    ProfileChanges,
     ProfileDetail,
     ProfileDiff,
     ProfileList,
     ProfileSummary,
     Tier,
 )
-from tests.console.scripted_host import ScriptedHost
+from engine_host.protocol.snapshot import State
+from tests.console import sample
+from tests.console.scripted_host import ScriptedHost, scripted_host
 from tests.console.test_cli import is_fact_and_remedy, run
 
 SHIPPED = Path(__file__).parents[2] / "profiles"
@@ -264,6 +268,32 @@ class TestOnAHost:
         done = await run("profiles", "show", "demo", "-t", str(host.path))
         assert done.code == EXIT_DONE
         assert tomllib.loads(done.out)["engine"]["model"] == "m"
+
+    async def test_reload_tells_what_changed_and_what_is_refused(self, host: ScriptedHost):
+        changes = ProfileChanges(
+            directory="/p",
+            since=1.0,
+            added=["new"],
+            broken={"bad": "no \x1b[31mmodel"},
+            text="added: new; refused: bad",
+        )
+        host.answers["profiles.reload"] = Reloaded(
+            state=State.SERVING, state_version=8, took_s=0.1, text=changes.text, changes=changes
+        )
+        target = {"VLLM_CONSOLE_TARGET": str(host.path)}
+        done = await run("profiles", "reload", "--reason", "edited", env=target)
+        assert done.code == EXIT_DONE
+        assert done.out.splitlines() == ["added: new; refused: bad", "  ✗ bad: no \ufffd[31mmodel"]
+        printed = await run("profiles", "reload", "--json", env=target)
+        assert msgspec.json.decode(printed.out, type=Reloaded).changes == changes
+        (first, second) = [params for method, params in host.asked if method == "profiles.reload"]
+        assert first["reason"] == "edited" and first["idempotency_key"] != second["idempotency_key"]
+
+    async def test_reload_asks_no_viewer(self, tmp_path: Path):
+        async with scripted_host(tmp_path / "host.sock", hello=sample.hello(role=Role.VIEWER)) as host:
+            done = await run("profiles", "reload", "-t", str(host.path))
+            assert done.code == EXIT_REFUSED and is_fact_and_remedy(done.err)
+            assert "profiles.reload" not in host.methods_asked()
 
     async def test_a_host_that_is_not_there(self, tmp_path: Path):
         done = await run("profiles", "list", "-t", str(tmp_path / "none.sock"))

@@ -14,13 +14,15 @@ from engine_host import switchboard as room
 from engine_host.engine.start_times import StartTimes
 from engine_host.preflight.known_answers import KnownAnswers
 from engine_host.preflight.preflight import PreflightReport
-from engine_host.profiles import ProfileDirectory
+from engine_host.profiles import ProfileDirectory, load_profile
+from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.profiles import Preflight
 from engine_host.protocol.snapshot import State
 from engine_host.switchboard import Switchboard
 
+from . import world as worlds
 from .scripted_engine import FACTS, ScriptedEngine
-from .world import World
+from .world import PROFILE, World
 
 PORT = 8123
 
@@ -83,3 +85,60 @@ async def test_a_check_without_a_running_engine_counts_nothing_as_given_back(tmp
         await world.until(lambda: world.lifecycle.engine is None)
         await board.check("other")
     assert list(checks.told[0]["engine_pids"]) == []
+
+
+async def test_a_reload_tells_what_was_added_changed_and_removed_and_what_is_refused(tmp_path: Path) -> None:
+    for name in ("kept", "edited", "removed", "spoilt"):
+        write(tmp_path, name)
+    async with board_of(World(), tmp_path) as board:
+        assert board.reload().text.endswith("nothing has changed")
+        write(tmp_path, "new")
+        write(tmp_path, "edited", "max_num_seqs = 4")
+        (tmp_path / "removed.toml").unlink()
+        (tmp_path / "spoilt.toml").write_text("schema = 1\n[engine]\n")
+        found = board.reload()
+        assert (found.added, found.removed, found.changed) == (["new"], ["removed"], ["edited", "spoilt"])
+        assert list(found.broken) == ["spoilt"] and "engine.model" in found.broken["spoilt"]
+        assert "added: new; removed: removed; changed: edited, spoilt; refused: spoilt" in found.text
+        write(tmp_path, "spoilt")
+        again = board.reload()
+        assert (again.added, again.removed, again.changed, again.broken) == ([], [], ["spoilt"], {})
+        assert again.since >= found.since
+
+
+async def test_a_reload_counts_from_the_start_of_the_host(tmp_path: Path) -> None:
+    async with board_of(World(), tmp_path) as board:
+        write(tmp_path, "new")
+        assert board.reload().added == ["new"]
+        assert board.reload().added == []
+
+
+async def test_a_comment_in_a_file_changes_nothing(tmp_path: Path) -> None:
+    write(tmp_path, "kept")
+    async with board_of(World(), tmp_path) as board:
+        write(tmp_path, "kept", "# why")
+        assert board.reload().changed == []
+
+
+async def test_a_reload_says_that_the_running_profile_waits_for_a_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "a")
+    monkeypatch.setattr(worlds, "PROFILE", load_profile(tmp_path / "a.toml"))
+    async with board_of(World(), tmp_path) as board:
+        write(tmp_path, "a", "max_num_seqs = 4")
+        assert "the running profile's file has changed; switch to it to apply that" in board.reload().text
+
+
+async def test_profiles_are_listed_shown_and_compared_as_they_are_now(tmp_path: Path) -> None:
+    """Nothing of the directory is kept: an edited file is seen without a reload."""
+    write(tmp_path, "one", "max_num_seqs = 4")
+    async with board_of(World(), tmp_path) as board:
+        assert [one.name for one in board.profiles().profiles] == ["one"]
+        write(tmp_path, "two", "max_num_seqs = 8")
+        assert [one.name for one in board.profiles().profiles] == ["one", "two"]
+        assert board.profile("two").effective["engine"]["max_num_seqs"] == 8
+        assert [change.key for change in board.diff("one", "two").changes] == ["engine.max_num_seqs"]
+        assert board.diff(None, "two").before == PROFILE.name, "what runs"
+        with pytest.raises(OperatorError, match='no profile "tow"'):
+            board.profile("tow")

@@ -15,7 +15,15 @@ from engine_host.control.roles import Peer
 from engine_host.control.server import ControlServer
 from engine_host.protocol.errors import EXIT_REFUSED, OperatorError
 from engine_host.protocol.methods import ForecastParams, History, Role, SwitchParams
-from engine_host.protocol.profiles import Preflight, ProfileDetail, ProfileDiff, ProfileList, ProfileSummary, Tier
+from engine_host.protocol.profiles import (
+    Preflight,
+    ProfileChanges,
+    ProfileDetail,
+    ProfileDiff,
+    ProfileList,
+    ProfileSummary,
+    Tier,
+)
 from engine_host.protocol.snapshot import Host, ProfileRef, Snapshot, State
 from engine_host.protocol.switching import Outcome, SwitchForecast, SwitchResult, SwitchStatus
 from engine_host.telemetry.event_log import EventLog
@@ -31,6 +39,11 @@ class FakeSwitching:
 
     def profiles(self) -> ProfileList:
         return ProfileList(directory="/profiles", profiles=[ProfileSummary(name="a", path="/profiles/a.toml")])
+
+    def reload(self) -> ProfileChanges:
+        if self._host.failure:
+            raise self._host.failure
+        return ProfileChanges(directory="/profiles", since=1.0, added=["b"], broken={"c": "no"}, text="added: b")
 
     def profile(self, name: str) -> ProfileDetail:
         self._known(name)

@@ -48,6 +48,25 @@ async def test_a_change_is_an_event_with_who_did_it(bench: Bench) -> None:
     assert event["text"] == "restart done (slow [31m second line)"
 
 
+async def test_a_reload_of_the_profiles_tells_what_changed_and_is_audited_and_an_event(bench: Bench) -> None:
+    client = await bench.connect(Role.OPERATOR)
+    await client.call("events.subscribe")
+    result = (await client.call("profiles.reload", change("k", reason="edited b")))["result"]
+    assert (result["text"], result["state"], result["state_version"]) == ("added: b", "serving", 3)
+    assert result["changes"]["added"] == ["b"] and result["changes"]["broken"] == {"c": "no"}
+    event = await client.notified("event")
+    assert (event["kind"], event["who"], event["text"]) == ("action.profiles.reload", "ops", "added: b (edited b)")
+    intent, outcome = bench.audit_lines()
+    assert (intent["method"], intent["reason"]) == ("profiles.reload", "edited b")
+    assert (outcome["outcome"], outcome["text"]) == ("applied", "added: b")
+
+
+async def test_a_reload_without_a_key_is_refused(bench: Bench) -> None:
+    client = await bench.connect()
+    assert (await client.call("profiles.reload"))["error"]["code"] == ErrorCode.INVALID_PARAMS
+    assert bench.audit_lines() == []
+
+
 async def test_the_same_key_does_nothing_again(bench: Bench) -> None:
     client = await bench.connect()
     first = await client.call("engine.restart", change("k"))

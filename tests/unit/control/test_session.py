@@ -29,6 +29,7 @@ VALID_PARAMS = {
     "switch": change("key-3", profile="b"),
     "switch.forecast": {"profile": "b"},
     "switch.cancel": change("key-4"),
+    "profiles.reload": change("key-5"),
 }
 
 
