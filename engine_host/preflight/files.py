@@ -47,10 +47,14 @@ class ModelFiles:
     @property
     def vocab_size(self) -> int | None:
         """Rows of the embedding: the tokens there are, and padding."""
+        return self.number("vocab_size")
+
+    def number(self, key: str) -> int | None:
+        """A number of its config.json, or of the text part of a model for several media."""
         nested = self.config.get("text_config")
         for table in (self.config, nested if isinstance(nested, Mapping) else {}):
-            if type(size := table.get("vocab_size")) is int:
-                return size
+            if type(value := table.get(key)) is int:
+                return value
         return None
 
     @property

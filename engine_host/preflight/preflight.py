@@ -28,6 +28,7 @@ from .memory import Forecast, forecast_memory
 from .names import SPECULATION, unknown_keys
 from .off_loop import off_loop
 from .options import Setting, check_options
+from .parallel import check_parallel, without_vllms_words
 from .ports import check_port
 from .questions import Questions
 from .tokenizer_process import Answer, Request
@@ -135,11 +136,13 @@ class _Run:
         facts = probed.answer.facts
         fit = await self._guarded("memory", self._fit(facts, files)) or _Fit()
         tokens = self._about_tokenizers(comparing.result() or Answer(), facts)
+        parallel = await self._guarded("parallel", off_loop(self._about_ranks, files, facts)) or []
+        told = without_vllms_words(probed.findings) if parallel else probed.findings
         options = await self._guarded("options", off_loop(check_options, self._setting(facts))) or []
         if files is not None:
             self._unchecked += files.unchecked
         in_files = files.findings if files is not None else []
-        findings = [*named, *probed.findings, *in_files, *tokens, *fit.findings, *(ports.result() or []), *options]
+        findings = [*named, *told, *in_files, *parallel, *tokens, *fit.findings, *(ports.result() or []), *options]
         forecast, capacity = fit.forecast, fit.capacity
         return PreflightReport(
             wire=Preflight(
@@ -205,6 +208,10 @@ class _Run:
             return answer.alone
         self._unchecked += answer.unchecked
         return answer.alone + answer.pair
+
+    def _about_ranks(self, files: ProfileFiles | None, facts: ConfigFacts | None) -> list[Finding]:
+        method = facts.speculation_method if facts is not None else None
+        return check_parallel(self._profile.engine, files.model, files.draft, method) if files is not None else []
 
     async def _fit(self, facts: ConfigFacts | None, files: ProfileFiles | None) -> _Fit:
         """Memory and length, once it is known what the engine would be."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from engine_host.pad_heads import heads_for, padded_config
 from engine_host.preflight.preflight import PreflightReport, run_preflight
 from engine_host.profiles import Profile, load_profile
 from engine_host.protocol.events import Severity
+from tests.unit.preflight.models import make_model
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(180)]
 
@@ -102,6 +106,75 @@ async def test_a_draft_with_two_ids_exchanged_is_refused_though_vllm_would_start
     assert "2 tokens" in finding.text and "'Ġ" in finding.text
     assert report.facts is not None, "vLLM itself accepts the pair"
     assert report.facts.draft_kv_bytes_per_token == 23040
+
+
+QWEN: dict[str, Any] = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "torch_dtype": "bfloat16",
+    "max_position_embeddings": 32768,
+    "rope_theta": 1000000.0,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+}
+QWEN_72B = {
+    **QWEN,
+    "hidden_size": 8192,
+    "intermediate_size": 29568,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+}
+QWEN_7B = {
+    **QWEN,
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+}
+
+
+def shipped_72b(tmp_path: Path, draft: dict[str, Any], **speculation: Any) -> Profile:
+    """The shipped profile over directories with the two models' configurations and no weights."""
+    shipped = load_profile(Path("profiles/qwen2.5-72b-8xa100.toml"))
+    engine = shipped.to_arguments().engine
+    engine["model"] = str(make_model(tmp_path / "Qwen2.5-72B", vocab_size=152064, config=QWEN_72B))
+    engine["load_format"] = "dummy"
+    engine["speculative_config"] |= speculation
+    engine["speculative_config"]["model"] = str(make_model(tmp_path / "draft", vocab_size=152064, config=draft))
+    return dataclasses.replace(shipped, engine=engine)
+
+
+def errors(report: PreflightReport) -> dict[str, str]:
+    """What this machine's memory has to say to 72 billion parameters is left out."""
+    found = [finding for finding in report.wire.findings if finding.severity is Severity.ERROR]
+    return {finding.id: finding.text for finding in found if not finding.id.startswith("memory.")}
+
+
+async def test_the_shipped_profile_for_eight_cards_is_built_with_a_draft_that_eight_can_share(tmp_path: Path) -> None:
+    heads = heads_for(QWEN_7B, 8)
+    report = await run_preflight(shipped_72b(tmp_path, padded_config(QWEN_7B, heads)), running_port=8000)
+    assert errors(report) == {} and report.facts is not None
+    facts = report.facts
+    assert (facts.devices, facts.tensor_parallel_size, facts.draft_tensor_parallel_size) == (8, 8, 8)
+    assert (facts.max_model_len, facts.block_size, facts.num_speculative_tokens) == (8192, 16, 5)
+    assert (facts.max_num_batched_tokens, facts.max_num_seqs, facts.enable_prefix_caching) == (32768, 256, True)
+    # One key-value head of 128 a card: 80 layers of the target, 28 of the draft, key and value, two bytes each.
+    assert (facts.kv_bytes_per_token, facts.draft_kv_bytes_per_token) == (80 * 512, 28 * 512)
+
+
+async def test_the_seven_billion_as_they_come_are_refused_though_vllm_builds_the_configuration(tmp_path: Path) -> None:
+    report = await run_preflight(shipped_72b(tmp_path, QWEN_7B, draft_tensor_parallel_size=1), running_port=8000)
+    assert report.facts is not None, "vLLM itself would find out when the weights load"
+    (text,) = errors(report).values()
+    assert "draft_tensor_parallel_size = 1 and tensor_parallel_size = 8" in text and "28 attention heads" in text
+
+
+async def test_heads_that_do_not_divide_are_told_with_the_model_that_has_them(tmp_path: Path) -> None:
+    report = await run_preflight(shipped_72b(tmp_path, QWEN_7B), running_port=8000)
+    assert list(errors(report)) == ["parallel.heads"], "and not in vLLM's words, which name no model"
+    assert "the draft" in errors(report)["parallel.heads"] and report.facts is None
 
 
 async def test_a_cancelled_check_leaves_no_process(tmp_path: Path) -> None:

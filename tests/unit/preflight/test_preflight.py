@@ -168,6 +168,21 @@ async def test_a_refused_configuration_leaves_memory_unknown(machine: Machine, p
     assert (report.fits_beside, report.fits_alone, report.needed_bytes) == (None, None, None)
 
 
+async def test_heads_that_cannot_be_shared_are_told_once_with_the_model_that_has_them(
+    machine: Machine, profile: Write, tmp_path: Path
+) -> None:
+    heads = {"num_attention_heads": 28, "num_key_value_heads": 4, "hidden_size": 3584}
+    draft = make_model(tmp_path / "draft", config=heads)
+    reason = "Total number of attention heads (28) must be divisible by tensor parallel size (8)."
+    machine.answer = msgspec.structs.replace(machine.answer, facts=None, refusal=reason)
+    machine.findings = [error("config.refused", f"vLLM refuses the configuration: {reason}")]
+    with_draft = f'method = "draft_model"\nmodel = "{draft}"\nnum_speculative_tokens = 5'
+    names = dataclasses.replace(NAMES, engine=(*ENGINE_NAMES, "tensor_parallel_size"))
+    report = await check(profile("tensor_parallel_size = 8", speculation=with_draft), names=names)
+    assert ids(report) == ["parallel.heads"] and not report.ok
+    assert str(draft) in report.wire.findings[0].text
+
+
 async def test_no_vllm_here_is_unchecked_and_no_error(
     machine: Machine, profile: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
