@@ -6,6 +6,7 @@ the module form (`python -m vllm.entrypoints.openai.api_server`) and `docker run
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
 from collections import deque
@@ -29,13 +30,18 @@ def words_of(text: str, into: Imported) -> list[str]:
     for line in text.splitlines():
         if line.startswith(OWN_COMMENT):
             into.put_own(line.removeprefix(OWN_COMMENT))
-    lexer = shlex.shlex(re.sub(r"\\\r?\n", " ", text), posix=True, punctuation_chars=True)
+    joined = re.sub(r"\\\r?\n", " ", text)
+    source = io.StringIO(joined)
+    lexer = shlex.shlex(source, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     lexer.commenters = "#"
     words: list[str] = []
+    read = 0
     try:
         for word in lexer:
-            if _ENDS.fullmatch(word) and _starts(words):
+            # The lexer takes quotes away and does not tell: a quoted bracket is a value.
+            written, read = joined[read : source.tell()].lstrip(), source.tell()
+            if _ENDS.fullmatch(word) and not written.startswith(("'", '"', "\\")) and _starts(words):
                 if word[0] in "<>" and words[-1].isdigit():
                     words.pop()  # the 2 of "2>&1"
                 into.notice(f"{word}: the command ends here; what follows is not read")

@@ -169,6 +169,15 @@ def test_each_translation_is_told(options: str, table: str, expected: object, no
     assert any(notice in said for said in found.notices), found.notices
 
 
+@pytest.mark.parametrize("written", ["')'", '")"', "\\)", "'&&'", "'|'"])
+def test_a_quoted_bracket_is_a_value_and_a_bare_one_ends_the_command(written: str) -> None:
+    found = import_text(f"vllm serve org/m --revision {written} --seed 2 ) --seed 3")
+    assert found.tables["engine"]["revision"] in written and found.tables["engine"]["seed"] == 2
+    assert [said for said in found.notices if "the command ends here" in said] == [
+        "): the command ends here; what follows is not read"
+    ]
+
+
 def test_the_classic_command_of_a_large_deployment() -> None:
     found = import_text(
         "VLLM_SCHEDULER_POLICY=fcfs vllm serve Qwen/Qwen2.5-72B-Instruct --tensor-parallel-size 8 --max-model-len 8192 "
