@@ -14,7 +14,7 @@ from console import format as fmt
 from console.lines import BLANK, Line, Tone, cells, line
 from console.panels import LABEL, label
 from console.switch_panels import labelled, phase_row, stretch, unknown, wrapped
-from console.words import TIERS, severity_glyph
+from console.words import CHOSEN_TIERS, TIERS, severity_glyph
 from engine_host.protocol.events import Severity
 from engine_host.protocol.profiles import Finding, KeyChange, Tier
 from engine_host.protocol.switching import SwitchForecast
@@ -34,7 +34,7 @@ def value(found: Any) -> str:
 
 def change_lines(changes: Sequence[KeyChange], width: int) -> list[Line]:
     """A row a key: the tier it needs, the key, before and after; values that do not fit go on below it."""
-    key_width = min(max((len(fmt.clean(c.key)) for c in changes), default=0), width // 2)
+    key_width = min(max((len(fmt.clean(c.key)) for c in changes), default=0), width * 5 // 8)
     rows: list[Line] = []
     for change in changes:
         key, before, after = fmt.clean(change.key), value(change.before), value(change.after)
@@ -71,7 +71,7 @@ def forecast_lines(forecast: SwitchForecast, width: int) -> list[Line]:
     rows = [_verdict(forecast), *finding_lines(forecast.findings, width), BLANK]
     reason = f": {forecast.tier_reason}" if forecast.tier_reason else ""
     rows += labelled("Tier", f"{forecast.tier.value}{reason}", width)
-    rows.append(line(" " * LABEL, (TIERS[forecast.tier], Tone.FAINT)))
+    rows.append(line(" " * LABEL, (CHOSEN_TIERS[forecast.tier], Tone.FAINT)))
     rows += labelled("Takes", _takes(forecast), width)
     rows += labelled("Requests", affected(forecast), width)
     if forecast.phases:

@@ -27,6 +27,7 @@ class Wanted(StrEnum):
 
     LIST = "list"
     STATUS = "status"
+    DIFF = "diff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,12 @@ class Desk:
     """A switch was under way at the last look."""
     attached: tuple[str, float] | None = None
     """Host process and connection that the list was read from."""
+    runs: tuple[str, str] | None = None
+    """Name and digest of what the host runs, which a comparison is made with."""
+    state_version: int | None = None
+    """Of the host's state at the last look."""
+    asked_at: float = 0.0
+    """Monotonic: when the dry run that is waited for was asked for."""
 
 
 def chosen(desk: Desk) -> ProfileSummary | None:
@@ -80,10 +87,17 @@ def place(desk: Desk) -> str:
             return "profiles.diff" if desk.diff is not None and desk.diff.changes else "profiles.same"
         case View.FORECAST:
             told = desk.told.forecast if desk.told is not None else None
+            if is_outdated(desk):
+                return "profiles.outdated"
             can = told is not None and told.ok and told.tier is not Tier.NONE
             return "profiles.forecast" if can else "profiles.refused"
         case View.SWITCH:
             return "profiles.switch"
+
+
+def is_outdated(desk: Desk) -> bool:
+    """The host's state is no longer the one that the dry run was made for: it would refuse the switch."""
+    return desk.told is not None and desk.told.state_version != desk.state_version
 
 
 def followed(desk: Desk, state: State) -> tuple[Desk, list[Wanted]]:
@@ -97,6 +111,13 @@ def followed(desk: Desk, state: State) -> tuple[Desk, list[Wanted]]:
         if attached != desk.attached:
             desk = replace(desk, attached=attached)
             wanted += [Wanted.LIST, Wanted.STATUS]
+    if state.snapshot is not None:
+        desk = replace(desk, state_version=state.snapshot.state_version)
+        runs = (state.snapshot.profile.name, state.snapshot.profile.digest)
+        if runs != desk.runs:
+            is_read = desk.diff is not None
+            desk = replace(desk, runs=runs, diff=None)
+            wanted += [Wanted.DIFF] if is_read and desk.view is View.DIFF else []
     is_switching = under_way(state) is not None
     if is_switching and not desk.was_switching:
         # Everything else on this screen is off until it has ended, so it is what there is to see.
@@ -131,8 +152,10 @@ def comparing(desk: Desk) -> Desk:
     return replace(_at(desk, View.DIFF), diff=None)
 
 
-def forecasting(desk: Desk) -> Desk:
-    return replace(_at(desk, View.FORECAST), told=None)
+def forecasting(desk: Desk, now: float) -> Desk:
+    # Asked for from the list: the comparison that was read before is another profile's.
+    diff = None if desk.view is View.LIST else desk.diff
+    return replace(_at(desk, View.FORECAST), told=None, diff=diff, asked_at=now)
 
 
 def forecasted(forecast: SwitchForecast, state: State, now: float) -> Told:

@@ -11,7 +11,7 @@ from console.forecast_panels import change_lines, forecast_lines, tier_lines
 from console.lines import BLANK, Line, Tone, cells, clip, faded, fit, line, spread
 from console.model import Link, State, is_stale, may
 from console.overview import Moment, title
-from console.profiles_desk import Desk, View, chosen, under_way
+from console.profiles_desk import Desk, View, chosen, is_outdated, under_way
 from console.situation import banner
 from console.switch_panels import progress_lines, result_lines, wrapped
 from console.words import ROLE_NEEDED
@@ -28,6 +28,11 @@ ABOUT = 5
 DIGEST = 10
 """Cells of a digest's column."""
 
+CHECKING = (
+    "The host checks the profile and touches nothing: does the configuration build, are the files there, do the "
+    "tokenizers agree, does it fit into the memory …"
+)
+
 MIN_LIST = 3
 """Rows of the list on however small a terminal."""
 
@@ -42,7 +47,7 @@ def profiles_page(live: State, desk: Desk, moment: Moment, width: int, height: i
     if desk.view is View.LIST:
         rows += _list_view(state, desk, width, height - len(rows))
     else:
-        body = _body(state, desk, width)
+        body = _body(state, desk, now, width)
         room = max(1, height - HEAD)
         top = min(desk.top, max(0, len(body) - room))
         below = len(body) - room - top
@@ -54,9 +59,9 @@ def profiles_page(live: State, desk: Desk, moment: Moment, width: int, height: i
     return [fit(row, width) for row in [*rows, *[BLANK] * height][:height]]
 
 
-def overhang(state: State, desk: Desk, width: int, height: int) -> int:
+def overhang(state: State, desk: Desk, now: float, width: int, height: int) -> int:
     """Rows of the view beyond the screen: how far it can be scrolled."""
-    return max(0, len(_body(state, desk, width)) - max(1, height - HEAD)) if desk.view is not View.LIST else 0
+    return max(0, len(_body(state, desk, now, width)) - max(1, height - HEAD)) if desk.view is not View.LIST else 0
 
 
 def running(state: State, desk: Desk) -> str | None:
@@ -153,11 +158,15 @@ def _about(profile: ProfileSummary, runs: str | None, width: int) -> list[Line]:
 
 def _notes(state: State, desk: Desk, width: int) -> list[Line]:
     """What the operator has to know before using the list."""
-    notes = _failure(desk, width)
-    if (progress := under_way(state)) is not None:
-        goes = f"  ▲ {fmt.clean(progress.who)} is switching to {fmt.clean(progress.to_profile)}; "
-        notes.append(line((clip(goes, width - 20), Tone.WARN), ("w", Tone.KEY), (" shows it", Tone.PLAIN)))
-    return [*notes, *_read_only(state)]
+    return [*_failure(desk, width), *_somebody_switches(state, width), *_read_only(state)]
+
+
+def _somebody_switches(state: State, width: int) -> list[Line]:
+    progress = under_way(state)
+    if progress is None:
+        return []
+    goes = f"  ▲ {fmt.clean(progress.who)} is switching to {fmt.clean(progress.to_profile)}; "
+    return [line((clip(goes, width - 20), Tone.WARN), ("w", Tone.KEY), (" shows it", Tone.PLAIN))]
 
 
 def _read_only(state: State) -> list[Line]:
@@ -177,17 +186,17 @@ def _failure(desk: Desk, width: int) -> list[Line]:
 # The other views
 
 
-def _body(state: State, desk: Desk, width: int) -> list[Line]:
+def _body(state: State, desk: Desk, now: float, width: int) -> list[Line]:
     match desk.view:
         case View.DIFF:
-            return _diff_view(state, desk, width)
+            return [*_somebody_switches(state, width), *_diff_view(desk, width)]
         case View.FORECAST:
-            return _forecast_view(state, desk, width)
+            return [*_somebody_switches(state, width), *_forecast_view(state, desk, now, width)]
         case _:
             return _switch_view(state, desk, width)
 
 
-def _diff_view(state: State, desk: Desk, width: int) -> list[Line]:
+def _diff_view(desk: Desk, width: int) -> list[Line]:
     profile = chosen(desk)
     if profile is not None and profile.error is not None:
         return [
@@ -214,14 +223,17 @@ def _meanings(diff: ProfileDiff) -> list[Line]:
     return tier_lines(diff.changes)
 
 
-def _forecast_view(state: State, desk: Desk, width: int) -> list[Line]:
+def _forecast_view(state: State, desk: Desk, now: float, width: int) -> list[Line]:
     if desk.failure:
         return _failure(desk, width)
     if desk.told is None:
         return [
-            line("  The host checks the profile: does the configuration build, are the files there, do the"),
-            line("  tokenizers agree, does it fit into the memory. Nothing is touched …"),
+            *(line("  ", part) for part in wrapped(CHECKING, width - 3)),
+            line((f"  Asked {fmt.duration(now - desk.asked_at)} ago; it takes up to half a minute.", Tone.FAINT)),
         ]
+    if is_outdated(desk):
+        said = "  ▲ The host's state has changed since this dry run; make it anew: "
+        return [line((said, Tone.WARN), ("d", Tone.KEY)), *forecast_lines(desk.told.forecast, width)]
     return [*_read_only(state), *forecast_lines(desk.told.forecast, width)]
 
 

@@ -14,6 +14,7 @@ from console import format as fmt
 from console.lines import BLANK, Line, Piece, Tone, cells, clip, line
 from console.panels import LABEL, label
 from console.words import outcome_word
+from engine_host.protocol.profiles import Tier
 from engine_host.protocol.snapshot import Snapshot
 from engine_host.protocol.switching import (
     Outcome,
@@ -52,7 +53,7 @@ def progress_lines(
     """`doing`: what the engine says it does while it starts. `to_come`: phases of the forecast, where it is known."""
     head = line(
         (way(progress.from_profile, progress.to_profile, width - 40), Tone.STRONG),
-        f"   {progress.tier.value}",
+        _by_tier(progress.tier, progress.phases),
         (f"   by {fmt.clean(progress.who)} since {fmt.clock(progress.since)}", Tone.FAINT),
     )
     rows = [head, BLANK, line(label("In all"), *_gauge(progress.elapsed_s, progress.expected_s, width)), BLANK]
@@ -75,6 +76,12 @@ def progress_lines(
     return rows
 
 
+def _by_tier(tier: Tier, phases: Sequence[SwitchPhase]) -> str:
+    """The host chooses the tier by what its check finds; until then it has only a guess to tell."""
+    is_decided = any(phase.name is not PhaseName.PREFLIGHT for phase in phases)
+    return f"   {tier.value}" if is_decided else ""
+
+
 def switching_block(snapshot: Snapshot, progress: SwitchProgress, width: int) -> list[Line]:
     """Three lines for the overview of everybody, also of those who did not start it."""
     held = snapshot.queue.held
@@ -88,7 +95,7 @@ def switching_block(snapshot: Snapshot, progress: SwitchProgress, width: int) ->
         line(
             ("Switching  ", Tone.LABEL),
             (way(progress.from_profile, progress.to_profile, width - 50), Tone.STRONG),
-            f"   {progress.tier.value}",
+            _by_tier(progress.tier, progress.phases),
             (f"   by {fmt.clean(progress.who)} since {fmt.clock(progress.since)}", Tone.FAINT),
         ),
         line(" " * LABEL, *_gauge(progress.elapsed_s, progress.expected_s, width)),
@@ -141,8 +148,8 @@ def result_lines(result: SwitchResult, width: int) -> list[Line]:
         line((word, tone), f"  {way(result.from_profile, result.to_profile, width - 40)}"),
         line(
             (
-                f"  {ended} {fmt.span(result.took_s)}   {result.tier.value}   by {fmt.clean(result.who)}"
-                f" at {fmt.clock(result.at)}",
+                f"  {ended} {fmt.span(result.took_s)}{_by_tier(result.tier, result.phases)}"
+                f"   by {fmt.clean(result.who)} at {fmt.clock(result.at)}",
                 Tone.FAINT,
             )
         ),

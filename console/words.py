@@ -48,6 +48,12 @@ TIERS: dict[Tier, str] = {
     Tier.RELOAD: "the engine is stopped and started anew; streams pause meanwhile",
 }
 
+CHOSEN_TIERS: dict[Tier, str] = {
+    **TIERS,
+    Tier.OVERLAP: "a new engine starts beside this one, then takes over",
+}
+"""Where the host has looked at the memory and decided."""
+
 _OUTCOMES: dict[Outcome, tuple[str, Tone]] = {
     Outcome.SWITCHED: ("● SWITCHED", Tone.GOOD),
     Outcome.UNCHANGED: ("● UNCHANGED", Tone.GOOD),

@@ -54,7 +54,7 @@ _ON_FORECAST = frozenset({"profiles.forecast"})
 _ON_SWITCH = frozenset({"profiles.switch"})
 _ON_CONFIRM = frozenset({"confirm"})
 _ON_CONFIRM_SWITCH = frozenset({"confirm_switch"})
-_BELOW_LIST = frozenset({"profiles.diff", "profiles.same", "profiles.forecast", "profiles.refused", "profiles.switch"})
+_BELOW_LIST = frozenset(f"profiles.{view}" for view in ("diff", "same", "forecast", "refused", "outdated", "switch"))
 _ON_PROFILES = _ON_LIST | _BELOW_LIST
 
 ACTIONS: tuple[Action, ...] = (
@@ -99,6 +99,15 @@ ACTIONS: tuple[Action, ...] = (
         screens=_ON_LIST,
     ),
     Action(
+        "dry_run_again",
+        "d",
+        "d",
+        "dry run again",
+        "check and forecast anew",
+        method="switch.forecast",
+        screens=frozenset({"profiles.forecast", "profiles.refused", "profiles.outdated"}),
+    ),
+    Action(
         "ask_switch",
         "enter",
         "enter",
@@ -117,6 +126,7 @@ ACTIONS: tuple[Action, ...] = (
         screens=_ON_SWITCH,
     ),
     Action("watch", "w", "w", "last switch", "the switch under way, or the last one", screens=_ON_ANY_LIST),
+    Action("watch", "w", "w", "last switch", "", screens=_BELOW_LIST - _ON_SWITCH, in_footer=False),
     Action(
         "reread",
         "r",

@@ -16,7 +16,7 @@ from console.model import Connected, Disconnected
 from console.overview import Moment
 from console.profiles_desk import Desk, Told, View, Wanted
 from console.profiles_page import overhang, profiles_page
-from console.tui.keys import offered
+from console.tui.keys import ACTIONS, offered
 from engine_host.protocol.methods import Role
 from engine_host.protocol.profiles import ProfileDiff, ProfileList, Tier
 from engine_host.protocol.snapshot import Queue, Snapshot
@@ -31,7 +31,7 @@ SERVING = state_of(sample.serving())
 def desk(**changes) -> Desk:
     """As it is once the list has been read, the cursor on the last profile."""
     listed = profiles_desk.listed(Desk(), sample_switch.profiles(), "latency")
-    return replace(listed, chosen="throughput", **changes)
+    return replace(listed, chosen="throughput", state_version=7, **changes)
 
 
 def told(forecast) -> Told:
@@ -173,7 +173,7 @@ def test_a_forecast_longer_than_the_screen_scrolls_to_its_end_and_not_beyond():
     long = DESKS["forecast"]
     assert "more rows" in page(long)
     assert "dials.max_active_seqs" not in page(long)
-    end = profiles_desk.moved(long, 1000, overhang(SERVING, long, 80, 23))
+    end = profiles_desk.moved(long, 1000, overhang(SERVING, long, 0.5, 80, 23))
     assert "dials.max_active_seqs" in page(end)
     assert "▲ It can be done, with 1 warning" in page(profiles_desk.moved(end, -1000, 0))
 
@@ -187,6 +187,59 @@ def test_only_a_forecast_that_can_be_done_offers_the_switch():
     assert "switch" not in labels(desk(view=View.FORECAST, told=told(sample_switch.forecast(tier=Tier.NONE))))
     assert "switch" not in labels(DESKS["forecast"], state_of(sample.serving(), role=Role.VIEWER))
     assert "switch" not in labels(DESKS["forecast"], state_of(sample.serving(), Disconnected("gone", 1.0, 2.0)))
+
+
+def test_a_dry_run_of_another_state_of_the_host_offers_only_another_dry_run():
+    """The host would refuse the switch, and what it told may hold no more."""
+    drained, _ = profiles_desk.followed(DESKS["forecast"], state_of(sample.serving(state_version=9)))
+    text = page(drained)
+    assert "▲ The host's state has changed since this dry run; make it anew: d" in text
+    assert "It can be done" in text
+    labels = [a.label for a in offered(profiles_desk.place(drained), SERVING)]
+    assert "switch" not in labels
+    assert "dry run again" in labels
+
+
+def test_the_comparison_of_another_profile_is_not_come_back_to():
+    compared = desk(view=View.DIFF, diff=sample_switch.diff())
+    elsewhere = replace(profiles_desk.back(compared), chosen="demo")
+    assert profiles_desk.back(profiles_desk.forecasting(elsewhere, 1.0)).view is View.LIST
+    assert profiles_desk.back(profiles_desk.forecasting(compared, 1.0)).view is View.DIFF
+
+
+def test_a_comparison_with_what_ran_before_is_read_anew():
+    compared = desk(view=View.DIFF, diff=sample_switch.diff(), runs=("latency", "4f1c2a90"))
+    base = sample.serving()
+    now = state_of(sample.serving(profile=type(base.profile)(name="demo", digest="x", path="/x")))
+    after, wanted = profiles_desk.followed(compared, now)
+    assert after.diff is None
+    assert Wanted.DIFF in wanted
+    assert Wanted.DIFF not in profiles_desk.followed(after, now)[1]
+    assert profiles_desk.followed(profiles_desk.back(compared), now)[0].diff is None
+
+
+def test_a_dry_run_that_takes_long_says_for_how_long():
+    asked = profiles_desk.forecasting(desk(), 0.5 - 12.0)
+    text = page(asked)
+    assert "Asked 12 s ago" in text
+    assert "touches nothing" in text
+    assert "does it fit into the memory …" in " ".join(text.split())
+
+
+def test_until_the_check_is_over_no_tier_is_claimed():
+    checking = sample_switch.progress(1.0, phases=sample_switch.progress().phases[:1])
+    text = page(desk(view=View.SWITCH), state_of(sample_switch.switching(checking)))
+    assert "latency → throughput   by maria" in text
+    refused = sample_switch.result(phases=sample_switch.result().phases[:1], outcome=Outcome.REFUSED)
+    assert "after 1m27s   by maria" in page(desk(view=View.SWITCH, last=refused))
+    assert "after 2m11s   reload   by maria" in page(DESKS["result"])
+
+
+@pytest.mark.parametrize("scene", ["diff", "forecast", "list"])
+def test_wherever_one_is_a_switch_under_way_is_said(scene):
+    assert "maria is switching to throughput; w shows it" in page(DESKS[scene], state_of(sample_switch.switching()))
+    found = [a.name for a in ACTIONS if "w" in a.key.split(",") and profiles_desk.place(DESKS[scene]) in a.screens]
+    assert found == ["watch"]
 
 
 def test_a_viewer_is_told_what_is_read_only_here():

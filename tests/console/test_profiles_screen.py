@@ -395,7 +395,7 @@ async def test_an_answer_that_comes_after_one_has_left_its_view_is_dropped():
     running = at_forecast(**{"switch.forecast": answer})
     async with running.run_test(size=SIZE) as pilot:
         await go(pilot, *DRY_RUN)
-        assert "Nothing is touched" in text_of(running)
+        assert "touches nothing" in text_of(running)
         await go(pilot, "escape")
         answer.set_result(sample_switch.forecast())
         await pilot.pause()

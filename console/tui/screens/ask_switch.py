@@ -38,6 +38,7 @@ class AskSwitchScreen(ConfirmScreen):
         self._ask, self._now = ask, now
         self._cheapest = told.forecast.tier
         self._answers: dict[Tier | None, Told | str] = {None: told}
+        self._asked_at = 0.0
         self._drain_fault = ""
         self._before = name(told.forecast.from_profile)
         self.terms = Terms()
@@ -67,6 +68,7 @@ class AskSwitchScreen(ConfirmScreen):
         self.query_one("#tier", Button).label = tier_text(tier, self._cheapest)
         if tier is not None and not isinstance(self._answers.get(tier), Told):
             self._answers.pop(tier, None)
+            self._asked_at = self._now()
             self.run_worker(self._ask_about(tier), group="tier", exclusive=True)
         self.say()
 
@@ -100,7 +102,8 @@ class AskSwitchScreen(ConfirmScreen):
     def _of_switch(self, state: State) -> str:
         answer = self._answers.get(self.terms.tier)
         if answer is None:
-            return f"Asking the host what a switch by {self.terms.tier} would do …"
+            since = fmt.duration(self._now() - self._asked_at)
+            return f"Asking the host what a switch by {self.terms.tier} would do … {since}"
         if isinstance(answer, str):
             return f"Not by {self.terms.tier}: {answer}"
         if not answer.forecast.ok:

@@ -30,7 +30,7 @@ from console.overview import Moment
 from console.profiles_desk import Desk, Told, View, Wanted
 from console.profiles_page import overhang, profiles_page, running
 from console.switch_terms import Terms
-from console.tui.app import OUTCOME_S, REASON
+from console.tui.app import HINT_S, OUTCOME_S, REASON
 from console.tui.keys import action_for, bindings
 from console.tui.screens.ask_switch import AskSwitchScreen
 from console.tui.screens.confirm import ConfirmScreen, Question
@@ -61,6 +61,8 @@ class ProfilesScreen(Page):
             self.run_worker(self._read_list(), group="list", exclusive=True)
         if Wanted.STATUS in wanted:
             self.run_worker(self._read_status(), group="status", exclusive=True)
+        if Wanted.DIFF in wanted:
+            self.run_worker(self._compare(self.desk.chosen), group="view", exclusive=True)
         super().show(state, moment, notice)
 
     def on_screen_resume(self) -> None:
@@ -71,7 +73,11 @@ class ProfilesScreen(Page):
 
     def action_move(self, steps: int) -> None:
         width, height = self.size
-        self._now(profiles_desk.moved(self.desk, steps, overhang(self.console.state, self.desk, width, height - 1)))
+        self._now(
+            profiles_desk.moved(
+                self.desk, steps, overhang(self.console.state, self.desk, self.console.moment().now, width, height - 1)
+            )
+        )
 
     def action_back(self) -> None:
         self._now(profiles_desk.back(self.desk))
@@ -93,8 +99,11 @@ class ProfilesScreen(Page):
         if profile is not None and profile.error is not None:
             self.action_compare()
         elif profile is not None:
-            self._now(profiles_desk.forecasting(self.desk))
+            self._now(profiles_desk.forecasting(self.desk, self.console.moment().now))
             self.run_worker(self._forecast(profile.name), group="view", exclusive=True)
+
+    def action_dry_run_again(self) -> None:
+        self.action_dry_run()
 
     # Asking before a change
 
@@ -177,7 +186,11 @@ class ProfilesScreen(Page):
     async def _cancel(self) -> None:
         params = CancelParams(reason=REASON, idempotency_key=uuid.uuid4().hex)
         outcome = await self.console.attempt("cancel", METHOD_CANCEL, Applied, params, CANCEL_DEADLINE_S)
-        self.console.notice(fmt.clean(outcome if isinstance(outcome, str) else f"cancel: {outcome.text}"), OUTCOME_S)
+        if isinstance(outcome, str):
+            self.console.notice(outcome, OUTCOME_S)
+        else:
+            # It goes on from here, and its end is shown by itself.
+            self.console.notice(fmt.clean(f"cancel: {outcome.text}"), HINT_S)
 
     def _now(self, desk: Desk) -> None:
         self.desk = desk
