@@ -88,10 +88,10 @@ class Switchboard:
             self._phase_times.expected(profile.digest, plan.tier),
             self._start_times.expected_s(profile.digest),
         )
-        handling = Handling()
-        if engine is not None and plan.tier in (Tier.OVERLAP, Tier.RELOAD):
-            handling = engine.handling(plan.bound)
+        handling = engine.handling(plan.bound) if engine is not None else Handling()
         inflight = handling.carry + handling.drain + handling.replay
+        if plan.tier not in (Tier.OVERLAP, Tier.RELOAD):
+            handling = Handling()  # none of them notices
         return SwitchForecast(
             from_profile=running.name,
             to_profile=profile.name,

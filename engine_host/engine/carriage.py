@@ -38,13 +38,20 @@ class Carriage:
     replayed: int = 0
     gap_s: float | None = None
     """From the old engine's last token to the new one's first."""
+    _has_held: bool = False
     _old: Engine | None = None
     _items: list[Any] = field(default_factory=list)
     _frozen_at: float | None = None
 
     def hold(self) -> None:
         """New requests wait at the gate."""
+        self._has_held = True
         self.deck.entry.hold(self.deck.profile.switch.hold_deadline_s)
+
+    @property
+    def held(self) -> int:
+        """How many have waited at the gate in this switch; those of the last one are still counted before `hold`."""
+        return self.deck.entry.held_total if self._has_held else 0
 
     async def take(self, old: Engine, bound: Bound) -> None:
         """Drain, then take what can go on elsewhere out of the old engine. Raises `Cancelled`, `Interrupted`."""

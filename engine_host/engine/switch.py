@@ -239,7 +239,7 @@ class Switch:
             at=self.since,
             took_s=self.timeline.elapsed_s,
             gap_s=self._requests.gap_s,
-            held=self.deck.entry.held_total,
+            held=self._requests.held,
             phases=self.timeline.phases,
             carried=self._requests.carried,
             drained=self._requests.drained,

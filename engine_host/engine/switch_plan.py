@@ -67,8 +67,7 @@ def _cheapest(tier: Tier, changes: list[KeyChange], checked: Checked, *, has_eng
     if tier is Tier.LIVE:
         return tier, "only settings that apply to a running engine differ"
     keys = [change.key for change in changes if change.tier is not Tier.LIVE]
-    others = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-    differs = f"{keys[0]}{others} needs a new engine"
+    differs = f"{keys[0]} and {len(keys) - 1} more need a new engine" if keys[1:] else f"{keys[0]} needs a new engine"
     if tier is Tier.RELOAD:
         return tier, differs
     if checked.fits_beside:

@@ -219,6 +219,13 @@ def draining_note(world: World) -> str:
     return next((phase.note for phase in phases if phase.name is PhaseName.CARRY), "")
 
 
+async def test_who_waited_in_an_earlier_switch_is_not_counted_in_one_that_ends_before_it_holds(tmp_path: Path) -> None:
+    async with serving(ScriptedEngine(), ScriptedEngine()) as world:
+        world.entry.held_total = 3  # as the switch before left it
+        refused = await switch(world, tmp_path=tmp_path, checked=Checked(errors=["no"]))
+        assert (refused.outcome, refused.held) == (Outcome.REFUSED, 0)
+
+
 async def test_what_cannot_be_carried_is_drained_first(tmp_path: Path) -> None:
     stream = ScriptedStream("grammar", carryable=False)
     old = ScriptedEngine(streams=[stream])

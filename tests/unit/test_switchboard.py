@@ -16,12 +16,13 @@ from engine_host.preflight.known_answers import KnownAnswers
 from engine_host.preflight.preflight import PreflightReport
 from engine_host.profiles import ProfileDirectory, load_profile
 from engine_host.protocol.errors import OperatorError
-from engine_host.protocol.profiles import Preflight
+from engine_host.protocol.methods import ForecastParams
+from engine_host.protocol.profiles import Preflight, Tier
 from engine_host.protocol.snapshot import State
 from engine_host.switchboard import Switchboard
 
 from . import world as worlds
-from .scripted_engine import FACTS, ScriptedEngine
+from .scripted_engine import FACTS, ScriptedEngine, ScriptedStream
 from .world import PROFILE, World
 
 PORT = 8123
@@ -142,3 +143,21 @@ async def test_profiles_are_listed_shown_and_compared_as_they_are_now(tmp_path: 
         assert board.diff(None, "two").before == PROFILE.name, "what runs"
         with pytest.raises(OperatorError, match='no profile "tow"'):
             board.profile("tow")
+
+
+@pytest.mark.parametrize(
+    ("change", "tier", "shares"),
+    [
+        ("[switch]\ndrain_timeout_s = 5", Tier.LIVE, (0, 0, 0)),
+        ("max_num_seqs = 4", Tier.RELOAD, (1, 1, 0)),
+    ],
+)
+async def test_a_forecast_counts_what_runs_also_when_none_of_it_notices(
+    tmp_path: Path, checks: Checks, change: str, tier: Tier, shares: tuple[int, int, int]
+) -> None:
+    write(tmp_path, "b", change)
+    engine = ScriptedEngine(streams=[ScriptedStream("one"), ScriptedStream("grammar", carryable=False)])
+    async with board_of(World(engine), tmp_path) as board:
+        told = await board.forecast(ForecastParams(profile="b"))
+        assert (told.tier, told.running) == (tier, 2)
+        assert (told.will_carry, told.will_drain, told.will_replay) == shares
