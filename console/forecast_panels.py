@@ -77,7 +77,7 @@ def forecast_lines(forecast: SwitchForecast, width: int) -> list[Line]:
     if forecast.phases:
         rows += [BLANK, *_expected_phases(forecast, width)]
     if forecast.changes:
-        rows += [BLANK, line(label("Changes"), f"{_many(len(forecast.changes), 'key')}")]
+        rows += [BLANK, line(label("Changes"), f"{fmt.many(len(forecast.changes), 'key')}")]
         rows += change_lines(forecast.changes, width)
     return rows
 
@@ -114,8 +114,8 @@ def affected(forecast: SwitchForecast) -> str:
 def _verdict(forecast: SwitchForecast) -> Line:
     errors = sum(f.severity is Severity.ERROR for f in forecast.findings)
     warnings = sum(f.severity is Severity.WARNING for f in forecast.findings)
-    counted = [_many(errors, "error")] if errors else []
-    counted += [_many(warnings, "warning")] if warnings else []
+    counted = [fmt.many(errors, "error")] if errors else []
+    counted += [fmt.many(warnings, "warning")] if warnings else []
     told = ", ".join(counted)
     if not forecast.ok:
         return line((f" × REFUSED by the check{': ' + told if told else ''} ", Tone.BAD), " nothing was touched")
@@ -147,7 +147,3 @@ def _expected_phases(forecast: SwitchForecast, width: int) -> list[Line]:
         rows.append(phase_row(" ", phase.name, bar, None, phase.expected_s, phase.note))
         begins = ends
     return rows
-
-
-def _many(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

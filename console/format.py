@@ -59,6 +59,11 @@ def count(value: int | None) -> str:
     return DASH if value is None else f"{value:,}"
 
 
+def many(number: int | None, noun: str) -> str:
+    """`1 request`, `14 requests`, `– requests`."""
+    return f"{count(number)} {noun}" + ("" if number == 1 else "s")
+
+
 def percent(fraction: float | None) -> str:
     """A fraction as percent: 0.684 -> `68.4 %`."""
     if fraction is None or not math.isfinite(fraction):

@@ -29,7 +29,8 @@ CHARTS_FROM = 34
 """Rows from which charts get several rows each."""
 
 _NO_ENGINE = frozenset({HostState.STARTING, HostState.DEAD, HostState.RECOVERING})
-"""States in which engine figures would be a page of dashes; the room goes to the reason and the events."""
+"""States in which engine figures would be a page of dashes; the room goes to the reason and the events. So it does
+between two engines of a switch, and once a drain has stopped the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,7 @@ def _body(state: State, snapshot: Snapshot, width: int, height: int) -> list[Lin
     rows = situation(snapshot, width, height - event_rows - 3)
     gap = [BLANK] if rows else []
     left = height - len(rows) - len(gap)
-    between_engines = snapshot.state is HostState.SWITCHING and snapshot.engine.model is None
-    if snapshot.state in _NO_ENGINE or between_engines:
+    if snapshot.state in _NO_ENGINE or snapshot.engine.uptime_s is None:
         middle = [panels.machine(snapshot), *panels.gpus(snapshot, 3, show_processes=False)]
     elif width >= TWO_COLUMNS_FROM:
         middle = _two_columns(state, snapshot, width, left - event_rows - 1)

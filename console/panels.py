@@ -166,7 +166,7 @@ def requests(snapshot: Snapshot) -> list[Line]:
 def speculation(snapshot: Snapshot, width: int) -> list[Line]:
     spec = snapshot.speculation
     if spec.method is None:
-        off = "off: no draft tokens in this profile" if snapshot.engine.model else fmt.DASH
+        off = "off: no draft tokens in this profile" if snapshot.engine.uptime_s is not None else fmt.DASH
         return [line(label("Speculate"), (off, Tone.FAINT))]
     window = over(spec.window_s)
     first = line(

@@ -87,6 +87,8 @@ def place(desk: Desk) -> str:
             return "profiles.diff" if desk.diff is not None and desk.diff.changes else "profiles.same"
         case View.FORECAST:
             told = desk.told.forecast if desk.told is not None else None
+            if told is None and not desk.failure:
+                return "profiles.waiting"
             if is_outdated(desk):
                 return "profiles.outdated"
             can = told is not None and told.ok and told.tier is not Tier.NONE

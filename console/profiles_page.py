@@ -51,7 +51,7 @@ def profiles_page(live: State, desk: Desk, moment: Moment, width: int, height: i
         room = max(1, height - HEAD)
         top = min(desk.top, max(0, len(body) - room))
         below = len(body) - room - top
-        more = f"↓ {below} more row" + ("s" if below > 1 else "") if below > 0 else "↑ the end" if top else ""
+        more = f"↓ {fmt.many(below, 'more row')}" if below > 0 else "↑ the end" if top else ""
         rows.append(spread(_heading(state, desk, width), line((more, Tone.NOTICE)), width))
         rows += body[top : top + room]
     if is_stale(state, now):
@@ -262,7 +262,7 @@ def _under_way(state: State, desk: Desk, progress: SwitchProgress, width: int) -
     rows = [*progress_lines(progress, width, doing=doing, to_come=to_come), BLANK]
     held = state.snapshot.queue.held if state.snapshot is not None else None
     if held:
-        rows.append(line(f"  {fmt.count(held)} requests wait at the gate until it has ended."))
+        rows.append(line(f"  {fmt.many(held, 'request')} held at the gate until it has ended."))
     if not progress.can_cancel:
         rows.append(line(("  It can no longer be cancelled; if it fails, the host goes back by itself.", Tone.FAINT)))
     elif may(state, METHODS["switch.cancel"].risk):

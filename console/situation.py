@@ -104,8 +104,11 @@ def _draining(snapshot: Snapshot) -> Line:
     queue = snapshot.queue
     # The host says how many it waits for and for how long at most: the figures of its own gate and clock.
     left = (snapshot.engine.phase or "").removeprefix("draining: ")
-    if not left:
-        left = f"{fmt.count((queue.running or 0) + (queue.waiting or 0) + (queue.held or 0))} requests left to finish"
+    if not left and snapshot.engine.uptime_s is None:
+        left = "nothing is left to finish, the engine has been stopped"
+    elif not left:
+        unfinished = (queue.running or 0) + (queue.waiting or 0) + (queue.held or 0)
+        left = f"{fmt.many(unfinished, 'request')} left to finish"
     since = max(0.0, snapshot.at - snapshot.state_since)
     return line(
         ("  ▽ Draining ", Tone.WARN), f"for {fmt.duration(since)}: {fmt.clean(left)}; new requests are refused."

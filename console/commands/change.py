@@ -120,7 +120,7 @@ async def standing(client: Client) -> str:
         return "The host does not answer."
     if snapshot.queue.running is None:
         return f"The host is {snapshot.state.value}{_doing(snapshot)}; no engine runs now."
-    return f"The host is {snapshot.state.value}, with {fmt.count(snapshot.queue.running)} requests running."
+    return f"The host is {snapshot.state.value}, with {fmt.many(snapshot.queue.running, 'request')} running."
 
 
 def _doing(snapshot: Snapshot) -> str:

@@ -54,7 +54,9 @@ _ON_FORECAST = frozenset({"profiles.forecast"})
 _ON_SWITCH = frozenset({"profiles.switch"})
 _ON_CONFIRM = frozenset({"confirm"})
 _ON_CONFIRM_SWITCH = frozenset({"confirm_switch"})
-_BELOW_LIST = frozenset(f"profiles.{view}" for view in ("diff", "same", "forecast", "refused", "outdated", "switch"))
+_BELOW_LIST = frozenset(
+    f"profiles.{view}" for view in ("diff", "same", "forecast", "waiting", "refused", "outdated", "switch")
+)
 _ON_PROFILES = _ON_LIST | _BELOW_LIST
 
 ACTIONS: tuple[Action, ...] = (
@@ -99,15 +101,6 @@ ACTIONS: tuple[Action, ...] = (
         screens=_ON_LIST,
     ),
     Action(
-        "dry_run_again",
-        "d",
-        "d",
-        "dry run again",
-        "check and forecast anew",
-        method="switch.forecast",
-        screens=frozenset({"profiles.forecast", "profiles.refused", "profiles.outdated"}),
-    ),
-    Action(
         "ask_switch",
         "enter",
         "enter",
@@ -115,6 +108,15 @@ ACTIONS: tuple[Action, ...] = (
         "asks first, with numbers; tier and drain can be set",
         method=METHOD_SWITCH,
         screens=_ON_FORECAST,
+    ),
+    Action(
+        "dry_run_again",
+        "d",
+        "d",
+        "dry run again",
+        "check and forecast anew",
+        method="switch.forecast",
+        screens=frozenset({"profiles.forecast", "profiles.refused", "profiles.outdated"}),
     ),
     Action(
         "ask_cancel",

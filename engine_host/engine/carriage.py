@@ -67,7 +67,7 @@ class Carriage:
         self.carried = len(self._items) - self.replayed
         self.drained = max(0, at_first.drain + at_first.replay - left.drain - left.replay)
         cut = f", {left.drain} cut off" if left.drain else ""
-        self.timeline.note(f"{self.carried} carried, {self.drained} drained, {self.replayed} replayed{cut}")
+        self.timeline.note(f"{self.carried} carried, {self.drained} drained, {self.replayed} begun again{cut}")
 
     async def _drain(self, old: Engine, bound: Bound) -> None:
         """Wait for the requests that cannot be carried. The others go on meanwhile."""

@@ -191,6 +191,7 @@ def switching(under_way: SwitchProgress | None = None) -> Snapshot:
         throughput=Throughput(),
         engine=Engine(
             vllm_version="0.32.0",
+            model="Qwen/Qwen2.5-72B-Instruct",
             generation=3,
             phase="loading weights",
             phase_elapsed_s=20.0,

@@ -168,3 +168,10 @@ def test_nothing_a_terminal_would_obey_survives_cleaning(text):
 
 def test_an_escape_sequence_is_shown_as_text():
     assert fmt.clean("a\x1b[2Jb\nc") == "a�[2Jb c"
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(0, "0 requests"), (1, "1 request"), (1234, "1,234 requests"), (None, "– requests")]
+)
+def test_a_count_agrees_with_its_noun(number, said):
+    assert fmt.many(number, "request") == said

@@ -14,7 +14,7 @@ from console.lines import Tone, cells, plain_text
 from console.model import Connected, Disconnected, EventArrived, Freeze, HistoryArrived, SnapshotArrived, State, reduce
 from console.overview import Moment, overview
 from engine_host.protocol.methods import Role
-from engine_host.protocol.snapshot import Alert, Failure, Gpu, Queue, Snapshot
+from engine_host.protocol.snapshot import Alert, Failure, Gpu, Kv, Queue, Snapshot, Speculation
 from tests.console import sample, sample_switch
 from tests.console.anything import anything
 
@@ -145,6 +145,15 @@ def test_draining_says_what_is_left_and_how_long_it_gets():
 def test_draining_counts_what_is_left_where_the_host_does_not_say():
     silent = msgspec.structs.replace(sample.draining(), engine=sample.serving().engine)
     assert "Draining for 8 s: 49 requests left to finish" in page(silent)
+
+
+def test_a_drain_that_has_stopped_the_engine_says_so_and_shows_no_figures_of_it():
+    base = sample.draining()
+    gone = msgspec.structs.replace(base.engine, uptime_s=None, phase=None)
+    text = page(msgspec.structs.replace(base, engine=gone, queue=Queue(), kv=Kv(), speculation=Speculation()))
+    assert "nothing is left to finish, the engine has been stopped" in text
+    assert "KV cache" not in text
+    assert "no draft tokens" not in text
 
 
 def test_a_switch_is_told_to_everybody_with_its_phase_and_how_long_it_takes():

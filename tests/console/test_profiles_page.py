@@ -178,6 +178,13 @@ def test_a_forecast_longer_than_the_screen_scrolls_to_its_end_and_not_beyond():
     assert "▲ It can be done, with 1 warning" in page(profiles_desk.moved(end, -1000, 0))
 
 
+def test_while_a_dry_run_is_waited_for_no_other_is_offered():
+    waiting = profiles_desk.forecasting(desk(), 0.5)
+    assert "dry run again" not in [a.label for a in offered(profiles_desk.place(waiting), SERVING)]
+    failed = replace(waiting, failure="no answer")
+    assert "dry run again" in [a.label for a in offered(profiles_desk.place(failed), SERVING)]
+
+
 def test_only_a_forecast_that_can_be_done_offers_the_switch():
     def labels(found, state=SERVING):
         return [a.label for a in offered(profiles_desk.place(found), state)]
@@ -253,7 +260,8 @@ def test_progress_shows_every_phase_with_elapsed_and_expected_time():
     text = page(desk(view=View.SWITCH, told=told(sample_switch.forecast())), state_of(sample_switch.switching()))
     for what in (
         "latency → throughput   reload   by maria", "42 s of about 1m30s", "✓ preflight", "1.84 s of 1.90 s", "▸ start",
-        "37 s of 1m24s    loading weights", "probe", "release", "14 requests wait at the gate", "cancelled: C",
+        "37 s of 1m24s    loading weights", "probe", "release", "14 requests held at the gate until it has ended",
+        "cancelled: C",
     ):  # fmt: skip
         assert what in text
 
