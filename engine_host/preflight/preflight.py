@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeVar
 
 import psutil
@@ -23,14 +24,16 @@ from .capacity import Capacity, check_capacity
 from .config import ConfigFacts, Probed
 from .devices import Device, read_devices
 from .files import ModelFiles, ProfileFiles, check_files
+from .kinds import check_kinds
 from .known_answers import KnownAnswers
 from .memory import Forecast, forecast_memory
 from .names import SPECULATION, unknown_keys
 from .off_loop import off_loop
-from .options import Setting, check_options
+from .options import check_options
 from .parallel import check_parallel, without_vllms_words
 from .ports import check_port
 from .questions import Questions
+from .setting import Setting
 from .tokenizer_process import Answer, Request
 from .tokenizers import Party
 
@@ -126,7 +129,7 @@ class _Run:
         async with asyncio.TaskGroup() as group:
             probing = group.create_task(self._guarded("configuration", self._probe(files, named)))
             comparing = group.create_task(self._guarded("tokenizers", self._compare(files)))
-            ports = group.create_task(self._guarded("ports", off_loop(check_port, profile.server, self._running_port)))
+            ports = group.create_task(self._rule("ports", check_port, profile.server, self._running_port))
         probed = probing.result() or Probed()
         if self._names is None and (names := await self._questions.names()) is not None:
             self._names = names
@@ -135,19 +138,24 @@ class _Run:
                 self._unchecked.append(_NOT_BUILT)
         facts = probed.answer.facts
         fit = await self._guarded("memory", self._fit(facts, files)) or _Fit()
+        kinds = await self._rule("kinds", check_kinds, profile)
+        ranks = await self._rule("ranks", self._about_ranks, files, facts)
+        built = without_vllms_words(probed.findings) if ranks else probed.findings
         tokens = self._about_tokenizers(comparing.result() or Answer(), facts)
-        parallel = await self._guarded("parallel", off_loop(self._about_ranks, files, facts)) or []
-        told = without_vllms_words(probed.findings) if parallel else probed.findings
-        options = await self._guarded("options", off_loop(check_options, self._setting(facts))) or []
+        options = await self._rule("options", check_options, self._setting(facts))
+        about_files: list[Finding] = []
         if files is not None:
             self._unchecked += files.unchecked
-        in_files = files.findings if files is not None else []
-        findings = [*named, *told, *in_files, *parallel, *tokens, *fit.findings, *(ports.result() or []), *options]
+            about_files = files.findings
+        found = [named, kinds, built, about_files, ranks, tokens, fit.findings, ports.result(), options]
+        return self._reported(list(chain.from_iterable(found)), fit, probed)
+
+    def _reported(self, findings: list[Finding], fit: _Fit, probed: Probed) -> PreflightReport:
         forecast, capacity = fit.forecast, fit.capacity
         return PreflightReport(
             wire=Preflight(
-                profile=profile.name,
-                digest=profile.digest,
+                profile=self._profile.name,
+                digest=self._profile.digest,
                 ok=not any(finding.severity is Severity.ERROR for finding in findings),
                 findings=findings,
                 needed_bytes=forecast.needed_bytes,
@@ -159,9 +167,13 @@ class _Run:
             fits_beside=forecast.fits_beside,
             fits_alone=forecast.fits_alone,
             needed_bytes=forecast.needed_bytes,
-            facts=facts,
+            facts=probed.answer.facts,
             vllm_version=probed.answer.vllm_version,
         )
+
+    async def _rule(self, what: str, check: Callable[..., list[Finding]], *about: object) -> list[Finding]:
+        """What `check` finds, in a thread; nothing when it failed itself."""
+        return await self._guarded(what, off_loop(check, *about)) or []
 
     async def _guarded(self, what: str, check: Awaitable[T]) -> T | None:
         """None when the check failed itself."""

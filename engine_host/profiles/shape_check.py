@@ -7,6 +7,7 @@ the installed one, and only that one counts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from engine_host.profiles.arguments import Kind, catalogue
@@ -61,27 +62,50 @@ def _names(profile: Profile) -> Iterator[Finding]:
         )
 
 
-def _kinds(profile: Profile) -> Iterator[Finding]:
+@dataclass(frozen=True)
+class WrongKind:
+    """A value that the pinned vLLM's argument does not take."""
+
+    key: str
+    """Dotted."""
+    value: Any
+    kind: Kind
+
+    @property
+    def wanted(self) -> str:
+        return _WANTED[self.kind][1]
+
+    @property
+    def is_text_for_a_flag(self) -> bool:
+        return self.kind == "flag" and isinstance(self.value, str)
+
+
+def wrong_kinds(profile: Profile) -> Iterator[WrongKind]:
     known = catalogue()
     for prefix, table in (("engine", profile.engine), ("server", profile.server)):
         for name, value in table.items():
             if not (argument := known.by_name.get(name)) or argument.takes == "maybe":
                 continue
-            for item in value if argument.is_list and isinstance(value, list) else [value]:
-                yield from _kind(profile, f"{prefix}.{name}", item, argument.kind)
+            items = value if argument.is_list and isinstance(value, list) else [value]
+            found = [WrongKind(f"{prefix}.{name}", item, argument.kind) for item in items]
             if isinstance(value, Mapping):
-                for key, item in value.items():
-                    if kind := known.nested.get(name, {}).get(key):
-                        yield from _kind(profile, f"{prefix}.{name}.{key}", item, kind)
+                nested = known.nested.get(name, {})
+                inner = {key: item for key, item in value.items() if key in nested}
+                found += [WrongKind(f"{prefix}.{name}.{key}", item, nested[key]) for key, item in inner.items()]
+            yield from (one for one in found if not _fits(one.value, one.kind))
 
 
-def _kind(profile: Profile, key: str, value: Any, kind: Kind) -> Iterator[Finding]:
-    types, wanted = _WANTED[kind]
-    if isinstance(value, types) and (kind in ("flag", "text") or not isinstance(value, bool)):
-        return
-    yield Finding(
-        id="key.kind",
-        severity=Severity.WARNING,
-        text=f"{profile.origin(key)}: {key} is {type_name(value)}, vLLM {catalogue().vllm_version} takes {wanted}",
-        remedy=f"write {wanted}",
-    )
+def _fits(value: Any, kind: Kind) -> bool:
+    types, _ = _WANTED[kind]
+    return isinstance(value, types) and (kind in ("flag", "text") or not isinstance(value, bool))
+
+
+def _kinds(profile: Profile) -> Iterator[Finding]:
+    for wrong in wrong_kinds(profile):
+        yield Finding(
+            id="key.kind",
+            severity=Severity.WARNING,
+            text=f"{profile.origin(wrong.key)}: {wrong.key} is {type_name(wrong.value)}, vLLM "
+            f"{catalogue().vllm_version} takes {wrong.wanted}",
+            remedy=f"write {wrong.wanted}",
+        )

@@ -8,7 +8,9 @@ import pytest
 
 from engine_host.nearest import nearest
 from engine_host.preflight.names import schedule_for, unknown_keys
-from engine_host.preflight.options import Setting, check_options, schedule_fault
+from engine_host.preflight.options import check_options
+from engine_host.preflight.setting import Setting
+from engine_host.preflight.speculation import schedule_fault
 from engine_host.profiles import ValidNames
 from engine_host.protocol.events import Severity
 from engine_host.protocol.profiles import Finding

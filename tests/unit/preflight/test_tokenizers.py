@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine_host.preflight.child import ask_child
 from engine_host.preflight.files import check_files
@@ -45,6 +47,19 @@ def test_two_exchanged_ids_are_refused_and_the_first_token_is_named_with_both_id
     text = findings[0].text
     assert "2 tokens" in text
     assert f"{a!r} is id 70 in the target" in text and "id 71" in text and f"its id 70 is {b!r}" in text
+
+
+@given(st.lists(st.text(min_size=1, max_size=3), unique=True, min_size=2, max_size=30), st.data())
+def test_of_any_tokens_that_changed_places_the_one_of_lowest_id_is_named(
+    tokens: list[str], data: st.DataObject
+) -> None:
+    first, second = sorted(data.draw(st.lists(st.integers(0, len(tokens) - 1), min_size=2, max_size=2, unique=True)))
+    ids = {token: id for id, token in enumerate(tokens)}
+    exchanged = {**ids, tokens[first]: second, tokens[second]: first}
+    (finding,) = compare(Tokens(ids, frozenset()), Tokens(exchanged, frozenset()), TARGET, DRAFT)
+    assert (finding.id, finding.severity) == ("tokenizer.mismatch", Severity.ERROR)
+    assert f"differ in 2 tokens, first {tokens[first]!r} is id {first} in the target" in finding.text
+    assert compare(Tokens(ids, frozenset()), Tokens(dict(ids), frozenset()), TARGET, DRAFT) == []
 
 
 def test_another_order_of_special_tokens_is_refused(tmp_path: Path) -> None:

@@ -1,8 +1,15 @@
+"""Weights that are whole, and every way in which they are not."""
+
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from engine_host.preflight.weights import check_weights
+from engine_host.protocol.events import Severity
 from tests.unit.preflight.models import make_model
 
 
@@ -37,6 +44,17 @@ def test_a_shard_that_was_cut_off_is_told_with_both_lengths(tmp_path: Path) -> N
     id, text = only(check_weights(model, "the model")[1])
     assert id == "weights.truncated"
     assert f"{whole - 1:,}" in text and f"{whole:,}" in text
+
+
+@given(left=st.floats(0, 1, exclude_max=True))
+def test_a_file_cut_off_anywhere_is_named(left: float) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        model = make_model(Path(directory) / "model")
+        file = model / "model.safetensors"
+        whole = file.read_bytes()
+        file.write_bytes(whole[: int(left * len(whole))])
+        weights, (finding,) = check_weights(model, "the model")
+        assert weights is None and finding.severity is Severity.ERROR and str(file) in finding.text
 
 
 def test_a_header_that_was_cut_off_is_a_cut_off_file_too(tmp_path: Path) -> None:
