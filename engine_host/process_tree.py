@@ -8,22 +8,39 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable
 
 import psutil
 
 KILL_WAIT_S = 5.0
 """What killed processes get to disappear."""
+_POLL_S = 0.01
 
 
 def kill(processes: Iterable[psutil.Process]) -> int:
-    """Kill and wait; returns how many of them were alive."""
+    """Kill and wait; returns how many of them were alive.
+
+    Not `psutil.wait_procs`: it waits in vain for the child of somebody else that becomes ours when that one dies, as
+    workers do whose core is killed (`supervisor`), and leaves it a zombie.
+    """
+    processes = list(processes)
     alive = [process for process in processes if is_alive(process)]
     for process in alive:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(alive, timeout=KILL_WAIT_S)
+    deadline = time.monotonic() + KILL_WAIT_S
+    while any(is_alive(process) for process in alive) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    for process in processes:
+        _reap(process)
     return len(alive)
+
+
+def _reap(process: psutil.Process) -> None:
+    with contextlib.suppress(OSError, psutil.Error):  # gone, or another's child
+        if process.is_running() and process.status() == psutil.STATUS_ZOMBIE:
+            os.waitpid(process.pid, os.WNOHANG)
 
 
 def in_session(leader: int) -> list[psutil.Process]:

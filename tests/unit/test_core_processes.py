@@ -139,6 +139,20 @@ def test_workers_of_a_core_that_was_killed_are_ended_with_their_engine(family: F
     assert not is_there(worker)
 
 
+def test_workers_that_ended_by_themselves_leave_no_zombie(family: Family) -> None:
+    """vLLM kills its workers, and then their parent, which would have reaped them."""
+    engine = StartedChildren()
+    core, worker = family.core()
+    engine.settled()
+    worker.kill()
+    core.kill()
+    until(lambda: worker.ppid() != core.pid)
+    began = time.monotonic()
+    engine.kill()
+    assert not psutil.pid_exists(worker.pid)
+    assert time.monotonic() - began < 2
+
+
 def test_the_resource_tracker_of_the_whole_process_is_nobodys(family: Family) -> None:
     engine = StartedChildren()
     tracker, _ = family.core("from multiprocessing.resource_tracker import main;main(17)")
