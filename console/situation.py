@@ -105,7 +105,7 @@ def _draining(snapshot: Snapshot) -> Line:
     # The host says how many it waits for and for how long at most: the figures of its own gate and clock.
     left = (snapshot.engine.phase or "").removeprefix("draining: ")
     if not left and snapshot.engine.uptime_s is None:
-        left = "nothing is left to finish, the engine has been stopped"
+        left = "nothing left, engine stopped"
     elif not left:
         unfinished = (queue.running or 0) + (queue.waiting or 0) + (queue.held or 0)
         left = f"{fmt.many(unfinished, 'request')} left to finish"

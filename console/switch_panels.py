@@ -162,7 +162,8 @@ def result_lines(result: SwitchResult, width: int) -> list[Line]:
         rows += [line(("  The engine's last error lines:", Tone.FAINT))]
         rows += [line(("  │ ", Tone.FAINT), text) for text in words]
     if result.outcome is not Outcome.UNCHANGED:
-        rows += [BLANK, *labelled("Requests", _what_became(result), width)]
+        tone = Tone.WARN if result.cut_off else Tone.PLAIN
+        rows += [BLANK, *labelled("Requests", _what_became(result), width, tone)]
     if result.phases:
         rows += [BLANK, line(label("Phases"))]
     worked = result.outcome in {Outcome.SWITCHED, Outcome.UNCHANGED}
@@ -179,8 +180,9 @@ def result_lines(result: SwitchResult, width: int) -> list[Line]:
 
 def _what_became(result: SwitchResult) -> str:
     pause = f"streams paused for {fmt.span(result.gap_s)}; " if result.gap_s is not None else ""
+    cut_off = f"{fmt.count(result.cut_off)} cut off by the drain time, " if result.cut_off else ""
     return (
-        f"{pause}{fmt.count(result.carried)} carried over, {fmt.count(result.drained)} drained, "
+        f"{pause}{cut_off}{fmt.count(result.carried)} carried over, {fmt.count(result.drained)} drained, "
         f"{fmt.count(result.replayed)} begun again, {fmt.count(result.held)} waited at the gate"
     )
 

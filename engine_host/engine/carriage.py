@@ -36,6 +36,8 @@ class Carriage:
     carried: int = 0
     drained: int = 0
     replayed: int = 0
+    cut_off: int = 0
+    """Ended with an error at the end of the drain time."""
     gap_s: float | None = None
     """From the old engine's last token to the new one's first."""
     _has_held: bool = False
@@ -66,8 +68,14 @@ class Carriage:
         self.replayed = sum(1 for item in self._items if item.is_replayed)
         self.carried = len(self._items) - self.replayed
         self.drained = max(0, at_first.drain + at_first.replay - left.drain - left.replay)
-        cut = f", {left.drain} cut off" if left.drain else ""
-        self.timeline.note(f"{self.carried} carried, {self.drained} drained, {self.replayed} begun again{cut}")
+        self.cut_off = left.drain
+        self.timeline.note(self._what_became())
+
+    def _what_became(self) -> str:
+        """What a client will complain of first: a narrow screen cuts the end."""
+        told = ((self.cut_off, "cut off"), (self.carried, "carried"), (self.drained, "drained"))
+        counts = [f"{count} {word}" for count, word in (*told, (self.replayed, "begun again")) if count]
+        return ", ".join(counts) or "none in flight"
 
     async def _drain(self, old: Engine, bound: Bound) -> None:
         """Wait for the requests that cannot be carried. The others go on meanwhile."""

@@ -225,7 +225,9 @@ class Switch:
         carried = self._requests.carried + self._requests.replayed
         gap = f", gap {self._requests.gap_s:.2f} s" if self._requests.gap_s is not None else ""
         streams = f", {carried} streams carried{gap}" if carried else ""
-        text = f"switched {before.name} -> {self.order.profile.name} in {self.timeline.elapsed_s:.1f} s{streams}"
+        cut_off = f", {self._requests.cut_off} cut off" if self._requests.cut_off else ""
+        took = f"in {self.timeline.elapsed_s:.1f} s"
+        text = f"switched {before.name} -> {self.order.profile.name} {took}{cut_off}{streams}"
         return self._result(Outcome.SWITCHED, text, before)
 
     def _result(self, outcome: Outcome, text: str, before: Profile, lines: list[str] | None = None) -> SwitchResult:
@@ -244,6 +246,7 @@ class Switch:
             carried=self._requests.carried,
             drained=self._requests.drained,
             replayed=self._requests.replayed,
+            cut_off=self._requests.cut_off,
             lines=lines or [],
         )
 

@@ -78,6 +78,8 @@ class SwitchResult(msgspec.Struct, frozen=True, kw_only=True):
     carried: int = 0
     drained: int = 0
     replayed: int = 0
+    cut_off: int = 0
+    """Could not go on in the new engine and ended with an error at the end of the drain time."""
     held: int = 0
     """Requests that arrived during the switch and waited at the gate."""
     phases: list[SwitchPhase] = []

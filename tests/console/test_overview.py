@@ -151,7 +151,7 @@ def test_a_drain_that_has_stopped_the_engine_says_so_and_shows_no_figures_of_it(
     base = sample.draining()
     gone = msgspec.structs.replace(base.engine, uptime_s=None, phase=None)
     text = page(msgspec.structs.replace(base, engine=gone, queue=Queue(), kv=Kv(), speculation=Speculation()))
-    assert "nothing is left to finish, the engine has been stopped" in text
+    assert "Draining for 8 s: nothing left, engine stopped; new requests are refused." in text
     assert "KV cache" not in text
     assert "no draft tokens" not in text
 

@@ -280,6 +280,12 @@ def test_a_rolled_back_switch_shows_the_engines_own_lines():
     assert "× start" in page(DESKS["result"], height=40)
 
 
+def test_requests_that_a_switch_ended_are_told_first():
+    ended = desk(view=View.SWITCH, last=sample_switch.result(cut_off=2))
+    assert "streams paused for 1m25s; 2 cut off by the drain time, 45 carried over" in " ".join(page(ended).split())
+    assert "cut off" not in page(desk(view=View.SWITCH, last=sample_switch.result()))
+
+
 def test_a_switch_that_begins_takes_the_screen_and_its_end_is_asked_for():
     now, wanted = profiles_desk.followed(desk(), SERVING)
     assert (now.view, wanted) == (View.LIST, [Wanted.LIST, Wanted.STATUS])

@@ -249,6 +249,9 @@ async def test_past_the_drain_time_it_is_replayed_if_nothing_was_sent_else_it_en
         assert (result.replayed, result.carried) == (1, 0)
         assert unsent.went_on_in == [new] and unsent.is_replayed
         assert sent.ended_with is not None and "Send it again" in sent.ended_with
+        assert result.cut_off == 1 and ", 1 cut off, 1 streams carried" in result.text
+        [carry] = [phase for phase in result.phases if phase.name is PhaseName.CARRY]
+        assert carry.note == "1 cut off, 1 begun again"
 
 
 async def test_nothing_is_carried_into_another_model(tmp_path: Path) -> None:
