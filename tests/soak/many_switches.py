@@ -68,7 +68,7 @@ async def run(host: RealHost, switches: int) -> tuple[list[Held], list[str]]:
     async with httpx.AsyncClient(timeout=300) as http:
         streams = [asyncio.create_task(load(http, host.url, n, failed)) for n in range(CLIENTS)]
         for number in range(switches):
-            name = "b" if number % 2 == 0 else "a"
+            name = "drafts" if number % 2 == 0 else "a"
             tier = "overlap" if number // 2 % 2 else "reload"
             outcome = await asyncio.to_thread(host.switch, name, "--tier", tier)
             if outcome.exit_code:
