@@ -60,8 +60,8 @@ def host(tmp_path_factory: pytest.TempPathFactory, model: None) -> Iterator[Real
 
 
 def broken_model(path: Path) -> Path:
-    """The test model with one layer more in its configuration than in its weights: every file is well-formed, and loading
-    them fails."""
+    """The test model with a layer more in its configuration than in its weights: every file is well-formed, and loading
+    fails."""
     shutil.copytree(os.environ["VLLM_CONSOLE_TEST_MODEL"], path)
     config = json.loads((path / "config.json").read_text())
     config["num_hidden_layers"] += 1

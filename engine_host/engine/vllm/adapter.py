@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import secrets
@@ -35,7 +36,7 @@ from engine_host.engine.vllm.app import build_app, refusal
 from engine_host.engine.vllm.arguments import argument_names, configuration, serve_namespace
 from engine_host.engine.vllm.core_processes import CoresAtStart, StartedChildren, death_of, keeps_something
 from engine_host.engine.vllm.facts import facts_of
-from engine_host.engine.vllm.imports import import_vllm
+from engine_host.engine.vllm.imports import import_vllm, without_freezing
 from engine_host.engine.vllm.ledger import Ledger
 from engine_host.engine.vllm.succession import Succession
 from engine_host.gateway.unavailable import Unavailable
@@ -92,13 +93,14 @@ class VllmEngine:
     async def start(self, sink: StepSink) -> None:
         self._children = StartedChildren()
         try:
-            self._building = asyncio.create_task(asyncio.to_thread(self._build, sink))
+            self._building = asyncio.create_task(self._imported_and_built(sink))
             namespace, self._llm = await self._built(self._building)
             if self._is_stopping:
                 raise EngineStartError("stopped while starting")
             self._ledger = Ledger(self._llm)
             app = await build_app(self._llm, namespace, self._when_dead)
-            await self._lifespan.enter_async_context(app.router.lifespan_context(app))
+            with without_freezing():
+                await self._lifespan.enter_async_context(app.router.lifespan_context(app))
             self._app = app
             self._facts = facts_of(self._llm)
             self._collectors = statistics.registered_collectors()
@@ -123,13 +125,17 @@ class VllmEngine:
         finally:
             watching.cancel()
 
+    async def _imported_and_built(self, sink: StepSink) -> tuple[Any, Any]:
+        """Everything that blocks, in worker threads. The imports by themselves: some modules keep an exception of
+        their import for good, with the frames that led to it, and so whatever these hold."""
+        await asyncio.to_thread(import_vllm)
+        return await asyncio.to_thread(self._build, sink)
+
     def _build(self, sink: StepSink) -> tuple[Any, Any]:
-        """In a worker thread: everything that blocks."""
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         if self._scratch_dir is not None:
             self._sockets = make_dir_for_sockets(self._scratch_dir)
             os.environ["VLLM_RPC_BASE_PATH"] = str(self._sockets or tempfile.gettempdir())
-        import_vllm()
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._check_names(argument_names())
@@ -139,14 +145,13 @@ class VllmEngine:
         self._tell(config, said)
         if self._is_stopping:
             raise EngineStartError("stopped while starting")
-        llm = AsyncLLM.from_vllm_config(
+        return namespace, AsyncLLM.from_vllm_config(
             config,
             stat_loggers=[statistics.step_logger(sink)],
             enable_log_requests=arguments.enable_log_requests,
             aggregate_engine_logging=arguments.aggregate_engine_logging,
             disable_log_stats=arguments.disable_log_stats,
         )
-        return namespace, llm
 
     def _tell(self, config: Any, warnings: list[str]) -> None:
         """Nobody's start fails because a check cannot read what it was built from."""
@@ -248,6 +253,15 @@ class VllmEngine:
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self._lifespan.aclose(), _CLOSE_S)
         self._app = None
+        if self._is_stopping:
+            await self._let_go()
+
+    async def _let_go(self) -> None:
+        """vLLM leaves its ZeroMQ context (nine descriptors and three threads) and its pipes to the garbage collector,
+        and what refers to them runs in circles: a host that switches every hour would have none left in a week."""
+        self._building = self._ledger = self._succession = None
+        self._collectors = []
+        await asyncio.to_thread(gc.collect)
 
     async def _end(self, timeout_s: float, *, keep_app: bool = False) -> None:
         await self._end_build()

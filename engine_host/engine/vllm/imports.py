@@ -42,3 +42,16 @@ def without_collections() -> Iterator[None]:
             gc.freeze()
         if was_enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def without_freezing() -> Iterator[None]:
+    """vLLM's app freezes the heap when it starts, which suits a process that ends with its engine: frozen objects are
+    never collected, and an engine is full of circles. Here engines come and go, and each would stay, with the
+    descriptors and threads of its sockets."""
+    freeze = gc.freeze
+    gc.freeze = lambda: None
+    try:
+        yield
+    finally:
+        gc.freeze = freeze
