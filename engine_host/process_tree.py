@@ -7,6 +7,7 @@ still looks full makes the next engine's start fail.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import time
 from collections.abc import Iterable
@@ -32,6 +33,8 @@ def kill(processes: Iterable[psutil.Process]) -> int:
     deadline = time.monotonic() + KILL_WAIT_S
     while any(is_alive(process) for process in alive) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
+    # multiprocessing first, which reaps its own: one reaped by us would run for ever in its books, pipes and all.
+    multiprocessing.active_children()
     for process in processes:
         _reap(process)
     return len(alive)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -225,3 +226,17 @@ async def test_a_core_killed_while_it_starts_is_named_with_its_signal(ended_by: 
         watching.cancel()
     expected = None if text is None else Death(f"the engine core (pid {process.pid}) {text}", by_signal=True)
     assert cores.death == expected
+
+
+def test_a_killed_core_keeps_no_descriptor_of_ours() -> None:
+    started = StartedChildren()
+    context = multiprocessing.get_context("spawn")
+    context.Process(target=time.sleep, args=(0,)).start()  # so that the resource tracker's own are counted before
+    until(lambda: not multiprocessing.active_children())
+    before = psutil.Process().num_fds()
+    process = context.Process(target=time.sleep, args=(60,))
+    process.start()
+    started.kill()
+    del process
+    gc.collect()
+    assert psutil.Process().num_fds() == before
