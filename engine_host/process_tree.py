@@ -10,7 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import psutil
 
@@ -25,25 +25,40 @@ def kill(processes: Iterable[psutil.Process]) -> int:
     Not `psutil.wait_procs`: it waits in vain for the child of somebody else that becomes ours when that one dies, as
     workers do whose core is killed (`supervisor`), and leaves it a zombie.
     """
-    processes = list(processes)
-    alive = [process for process in processes if is_alive(process)]
-    for process in alive:
+    pending = list(processes)
+    alive = [process for process in pending if is_alive(process)]
+    for process in pending:  # also those whose first thread alone has ended
         with contextlib.suppress(psutil.Error):
             process.kill()
     deadline = time.monotonic() + KILL_WAIT_S
-    while any(is_alive(process) for process in alive) and time.monotonic() < deadline:
+    while (pending := _not_gone(pending)) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-    # multiprocessing first, which reaps its own: one reaped by us would run for ever in its books, pipes and all.
-    multiprocessing.active_children()
-    for process in processes:
-        _reap(process)
     return len(alive)
 
 
-def _reap(process: psutil.Process) -> None:
-    with contextlib.suppress(OSError, psutil.Error):  # gone, or another's child
-        if process.is_running() and process.status() == psutil.STATUS_ZOMBIE:
-            os.waitpid(process.pid, os.WNOHANG)
+def _not_gone(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    # Those that multiprocessing has started it reaps itself, in this call: one reaped by us would run for ever in its
+    # books, pipes and all.
+    its_own = {child.pid for child in multiprocessing.active_children()}
+    parents = {process.pid for process in processes}
+    return [process for process in processes if process.pid in its_own or not _is_gone(process, parents)]
+
+
+def _is_gone(process: psutil.Process, parents: Collection[int]) -> bool:
+    """Ended with all its threads, and reaped if that is ours to do.
+
+    One whose first thread has ended is called a zombie while the others still hold its memory. And the child of one of
+    `parents`, which end too, is ours in a moment.
+    """
+    try:
+        if not process.is_running():
+            return True
+        parent = process.ppid()
+        return process.status() == psutil.STATUS_ZOMBIE and os.waitpid(process.pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return parent not in parents
+    except psutil.Error:
+        return True
 
 
 def in_session(leader: int) -> list[psutil.Process]:

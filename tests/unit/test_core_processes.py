@@ -55,9 +55,9 @@ class Family:
         self.cores: list[subprocess.Popen[str]] = []
         self.workers: list[psutil.Process] = []
 
-    def core(self, *arguments: str) -> tuple[psutil.Process, psutil.Process]:
+    def core(self, *arguments: str, program: str = CORE) -> tuple[psutil.Process, psutil.Process]:
         """An engine core and its worker; `arguments` show in its command line."""
-        core = subprocess.Popen([sys.executable, "-c", CORE, *arguments], stdout=subprocess.PIPE, text=True)
+        core = subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, text=True)
         assert core.stdout is not None
         worker = psutil.Process(int(core.stdout.readline()))
         self.cores.append(core)
@@ -152,6 +152,17 @@ def test_workers_that_ended_by_themselves_leave_no_zombie(family: Family) -> Non
     engine.kill()
     assert not psutil.pid_exists(worker.pid)
     assert time.monotonic() - began < 2
+
+
+def test_a_process_whose_first_thread_alone_has_ended_is_not_taken_for_gone(family: Family) -> None:
+    """It is called a zombie, and holds its memory: so a killed worker looks for a moment."""
+    threads = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); "
+    program = threads + "import os; print(os.getpid(), flush=True); ctypes.CDLL(None).pthread_exit(None)"
+    engine = StartedChildren()
+    core, _ = family.core(program=program)
+    until(lambda: core.status() == psutil.STATUS_ZOMBIE)
+    engine.kill()
+    assert not psutil.pid_exists(core.pid)
 
 
 def test_the_resource_tracker_of_the_whole_process_is_nobodys(family: Family) -> None:
