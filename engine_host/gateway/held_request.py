@@ -25,7 +25,10 @@ class HeldRequest:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + deadline_s
         try:
-            while not door.done() and (left := ends_at - loop.time()) > 0:
+            # Not "until the door has opened once": another switch may have closed it again before this ran.
+            while not opened.is_set() and (left := ends_at - loop.time()) > 0:
+                if door.done():
+                    door = asyncio.create_task(opened.wait())
                 if self._reading is None:
                     self._reading = asyncio.ensure_future(self._read())
                 await asyncio.wait({door, self._reading}, timeout=left, return_when=asyncio.FIRST_COMPLETED)

@@ -38,6 +38,12 @@ async def ask(entry: Entry, scope: dict[str, Any]) -> list[dict[str, Any]]:
     return server.sent
 
 
+async def turns(count: int) -> None:
+    """Of the event loop, for whatever is ready to run."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "answered"})
 
@@ -119,3 +125,18 @@ async def test_a_request_that_fails_is_no_longer_in_flight() -> None:
         await ask(entry, POST)
     await asyncio.wait_for(entry.wait_idle(), 5)
     assert entry.inflight == 0
+
+
+async def test_who_waits_at_the_gate_also_waits_for_a_switch_that_follows_at_once() -> None:
+    entry = Entry()
+    entry.attach(app)
+    entry.hold(30.0)
+    waits = asyncio.create_task(ask(entry, POST))
+    await turns(20)
+    assert entry.held == 1
+    entry.attach(app)
+    entry.hold(30.0)
+    await turns(20)
+    assert entry.held == 1 and not waits.done()
+    entry.attach(app)
+    assert await waits == [{"type": "answered"}]
