@@ -68,8 +68,9 @@ class Carriage:
         self.replayed = sum(1 for item in self._items if item.is_replayed)
         self.carried = len(self._items) - self.replayed
         self.drained = max(0, at_first.drain + at_first.replay - left.drain - left.replay)
-        self.cut_off = left.drain
-        self.timeline.note(self._what_became())
+        self.cut_off = left.carry + left.drain + left.replay if old.is_dead else left.drain
+        died = "the old engine has died: " if old.is_dead else ""
+        self.timeline.note(died + self._what_became())
 
     def _what_became(self) -> str:
         """What a client will complain of first: a narrow screen cuts the end."""
@@ -87,29 +88,32 @@ class Carriage:
             self.timeline.note(f"draining {now.drain + now.replay}, {left_s:.0f} s at most; carrying {now.carry}")
             await asyncio.sleep(_DRAIN_POLL_S)
 
-    async def give(self, new: Engine, old: Engine | None) -> int:
-        """The new engine goes on with what was taken, and `old`'s app asks it from now on; returns how many go on."""
-        carried = await new.adopt(self._items, _TOO_LONG)
+    async def give(self, new: Engine) -> bool:
+        """`new` goes on with what was taken, and the old app asks it from now on; returns whether anything goes on.
+
+        Raises `EngineStartError` when `new` fails meanwhile; what was taken can then be given to another one.
+        """
+        self.is_taken = True
+        waiting = [item for item in self._items if not item.is_given_up]
+        going_on = await new.adopt(waiting, _TOO_LONG)
         self._items = []
-        if old is not None:
-            old.succeed(new, _TOO_LONG)
-        return carried
+        if self._old is not None:
+            self._old.succeed(new, _TOO_LONG)
+        self.replayed = sum(1 for item in going_on if item.is_replayed)
+        self.carried = len(going_on) - self.replayed
+        self.cut_off += len(waiting) - len(going_on)
+        return bool(going_on)
 
     async def measure_gap(self, first_token: asyncio.Event) -> None:
-        """Wait for the first token, within reason."""
+        """Wait for the first token, within reason; without one the gap stays unknown."""
         if self._frozen_at is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(first_token.wait(), _FIRST_TOKEN_S)
-            self.gap_s = time.monotonic() - self._frozen_at
+                self.gap_s = time.monotonic() - self._frozen_at
 
     def lose(self, reason: str) -> None:
-        """End what was taken and found no engine."""
-        if self._old is not None and self._items:
+        """End what was taken and found no engine, and what the old app still asks for."""
+        if self._old is not None:
             self._old.drop(self._items, _CUT_OFF.format(reason=reason))
+            self._old.succeed(None, _CUT_OFF.format(reason=reason))
         self._items = []
-
-    def lose_all(self, old: Engine | None, reason: str) -> None:
-        """End also what `old`'s app still asks for."""
-        self.lose(reason)
-        if old is not None:
-            old.succeed(None, _CUT_OFF.format(reason=reason))

@@ -57,10 +57,11 @@ class Commands:
         self._has_some = asyncio.Event()
 
     async def send(self, command: Command) -> Any:
-        """Returns the outcome; raises `OperatorError` when it is refused or fails."""
+        """Returns the outcome; raises `OperatorError` when it is refused or fails. Whoever stops waiting for it does
+        not take it back."""
         self._waiting.append(command)
         self._has_some.set()
-        return await command.done
+        return await asyncio.shield(command.done)
 
     async def next(self) -> Command:
         await self._has_some.wait()
@@ -97,7 +98,10 @@ class Commands:
                 if command.kind == "stop":
                     raise Interrupted(command)
                 command.refuse(busy, "Follow it with `vllm-console watch`.")
-            return task.result()
+            result = task.result()
+            if cancel is not None and cancel.is_set():  # in the moment in which the work ended
+                raise Cancelled
+            return result
         finally:
             if not task.done():
                 task.cancel()

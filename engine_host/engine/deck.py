@@ -11,12 +11,14 @@ from typing import Any, TypeVar
 
 from engine_host.engine.commands import Commands
 from engine_host.engine.host_state import HostState
-from engine_host.engine.port import Engine, StepStats
+from engine_host.engine.port import Engine, EngineStartError, StepStats
 from engine_host.engine.recovery import Recovery
 from engine_host.engine.service import Service
 from engine_host.engine.starter import Starter
 from engine_host.gateway.entry import Entry
+from engine_host.gateway.unavailable import Unavailable
 from engine_host.profiles import Profile
+from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.snapshot import State
 
 T = TypeVar("T")
@@ -56,11 +58,19 @@ class Deck:
 
     async def bring_up(self, profile: Profile, cancel: asyncio.Event | None) -> Engine:
         """Start an engine beside or after the other; raises `EngineStartError`, `Interrupted`, `Cancelled`."""
-        return await self._starter.bring_up(profile, cancel, _BUSY)
+        try:
+            return await self._starter.bring_up(profile, cancel, _BUSY)
+        except OperatorError as error:
+            # A key that only vLLM itself found wrong. The former engine may be gone: this must lead back to it.
+            raise EngineStartError(error.fact) from error
 
     async def probe(self, engine: Engine, timeout_s: float, cancel: asyncio.Event | None) -> None:
         """The first token of an engine just brought up; raises the same, and then nothing is left of it."""
         await self._starter.probe(engine, timeout_s, cancel, _BUSY)
+
+    async def explained(self, error: EngineStartError) -> EngineStartError:
+        """The same error with the reason that the newest engine's log gives."""
+        return await self._starter.explained(error)
 
     def on_step(self, listener: Callable[[StepStats], None] | None) -> None:
         """Tell `listener` of every step of any engine; None: no longer."""
@@ -68,7 +78,6 @@ class Deck:
 
     def switching(self, text: str, who: str) -> None:
         """Enter the state."""
-        self._recovery.call_off()
         self._state.enter(State.SWITCHING, text, who=who)
 
     def install(self, engine: Engine, profile: Profile, who: str) -> None:
@@ -83,6 +92,10 @@ class Deck:
             self._state.enter(State.SERVING, f"{self.profile.name} goes on serving", who=who)
         else:
             self._state.enter(State.DEAD, f"no engine runs, as before the switch from {self.profile.name}", who=who)
+
+    def stopping(self) -> None:
+        """The host ends with no engine to drain: nobody need wait for one at the gate."""
+        self.entry.detach(Unavailable(State.DRAINING, "The server is stopping; try another one."))
 
     def uninstall(self) -> None:
         """No engine serves now; the switch ends the one that did."""

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from engine_host.engine import last_words
 from engine_host.engine.commands import Command, Commands, Interrupted
@@ -33,7 +34,8 @@ from engine_host.engine.port import Backlog, Engine, EngineFacts, EngineStartErr
 from engine_host.engine.recovery import Recovery
 from engine_host.engine.service import Service
 from engine_host.engine.starter import Starter
-from engine_host.engine.switch import Report, Switch, SwitchOrder
+from engine_host.engine.switch import Switch, SwitchOrder
+from engine_host.engine.switch_plan import Checked
 from engine_host.engine.switching import Switching
 from engine_host.engine.timeline import PhaseTimes
 from engine_host.gateway.entry import Entry
@@ -147,7 +149,7 @@ class Lifecycle:
 
     @property
     def restart_in_s(self) -> float | None:
-        return self._recovery.restart_in_s
+        return self._recovery.restart_in_s if self.state is State.DEAD else None
 
     @property
     def phase(self) -> tuple[str | None, float | None]:
@@ -189,7 +191,7 @@ class Lifecycle:
         self._force.set()
 
     async def switch(
-        self, order: SwitchOrder, preflight: Callable[[Profile], Awaitable[Report]], times: PhaseTimes
+        self, order: SwitchOrder, preflight: Callable[[Profile], Coroutine[Any, Any, Checked]], times: PhaseTimes
     ) -> SwitchResult:
         """Change to another profile; returns when that is done, rolled back, refused or cancelled.
 
@@ -240,9 +242,11 @@ class Lifecycle:
         await self.discard_engine(0.0)
 
     async def _wait_and_recover(self, pause_s: float) -> Command | None:
-        command = await self._commands.within(pause_s)
+        """The start stays due when the command turns out to change nothing: a switch that is refused, say."""
+        if (command := await self._commands.within(pause_s)) is not None:
+            return command
         self._recovery.call_off()
-        return command if command is not None else await self._start(State.RECOVERING)
+        return await self._start(State.RECOVERING)
 
     async def _start(self, state: State, *, first: bool = False) -> Command | None:
         """Start an engine; returns a stop command that arrived meanwhile, which ended the start."""

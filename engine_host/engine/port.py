@@ -107,6 +107,8 @@ class Bound:
     """Why nothing can be carried at all ("the model changes"); None if it can."""
     max_tokens: int | None = None
     """Prompt and output at their longest; None while unknown."""
+    is_same_tokenizer: bool = True
+    """A prompt is the same tokens to both engines: what cannot be carried may start over."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Handling:
 
     carry: int = 0
     drain: int = 0
-    """In the middle of an output that another engine cannot go on with."""
+    """Only the old engine can finish it: ends with an error when its drain time ends."""
     replay: int = 0
     """Cannot be carried, but the client has received nothing yet: starts over when its drain time ends."""
 
@@ -125,6 +127,9 @@ class CarriedStream(Protocol):
 
     @property
     def is_replayed(self) -> bool: ...
+    @property
+    def is_given_up(self) -> bool:
+        """Its client has hung up since it was handed over."""
 
 
 class Engine(Protocol):
@@ -166,9 +171,9 @@ class Engine(Protocol):
         accepts wait for `succeed`.
         """
 
-    async def adopt(self, carried: Sequence[Any], error: str) -> int:
-        """Go on with requests handed over by another engine; returns how many. Those too long for this engine end
-        with `error`."""
+    async def adopt(self, carried: Sequence[Any], error: str) -> list[Any]:
+        """Go on with requests handed over by another engine; returns those that do. Those too long for this engine end
+        with `error`. Raises `EngineStartError` when it fails meanwhile; then they can still go on in another one."""
 
     def succeed(self, successor: Engine | None, error: str) -> None:
         """Tell a handed-over engine who goes on: what its app still sends goes there; None: it ends with `error`."""

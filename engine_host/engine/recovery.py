@@ -45,7 +45,7 @@ class Recovery:
         return None if self._restart_at is None else max(0.0, self._restart_at - time.monotonic())
 
     def call_off(self) -> None:
-        """No start is due any more: it begins, or something else does."""
+        """No start is due any more: it begins."""
         self._restart_at = None
 
     def forgive(self) -> None:
@@ -69,7 +69,8 @@ class Recovery:
         raise error
 
     def recovered(self) -> None:
-        """An engine serves: the last failure is past."""
+        """An engine serves: the last failure is past, and no start is due."""
+        self._restart_at = None
         if self.failure is not None and self.failure.recovered_at is None:
             self.failure = msgspec.structs.replace(self.failure, recovered_at=time.time())
 

@@ -88,10 +88,14 @@ class Starter:
             await self._commands.uninterrupted(engine.probe(timeout_s), cancel, busy)
         except EngineStartError as error:
             await engine.stop(0.0)
-            raise await last_words.of_failed_start(error, self._log, self.log_mark) from error
+            raise await self.explained(error) from error
         except BaseException:
             await engine.stop(0.0)
             raise
+
+    async def explained(self, error: EngineStartError) -> EngineStartError:
+        """The same error with the reason that the newest engine's log gives."""
+        return await last_words.of_failed_start(error, self._log, self.log_mark)
 
     async def _start(self, profile: Profile, cancel: asyncio.Event | None, busy: str) -> Engine:
         engine = self._make_engine(profile)

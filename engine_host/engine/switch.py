@@ -15,38 +15,31 @@ back. Works through the `Deck`, inside the lifecycle's own task.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any
 
+from engine_host.engine import switch_words
 from engine_host.engine.carriage import Carriage
 from engine_host.engine.commands import Cancelled, Interrupted
 from engine_host.engine.deck import Deck
 from engine_host.engine.port import Bound, Engine, EngineStartError
-from engine_host.engine.switch_plan import SwitchPlan, plan_switch
+from engine_host.engine.switch_plan import Checked, SwitchPlan, plan_switch
 from engine_host.engine.timeline import PhaseTimes, Timeline
 from engine_host.profiles import Profile
-from engine_host.protocol.events import Severity
-from engine_host.protocol.profiles import Preflight, Tier
+from engine_host.protocol.errors import OperatorError
+from engine_host.protocol.profiles import Tier
 from engine_host.protocol.switching import Outcome, PhaseName, SwitchProgress, SwitchResult
 
-T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 PROBE_S = 60.0
 """What the first token of a new engine may take; the first one compiles and captures on some platforms."""
 _STOP_S = 1.0
 """What an engine that has handed over its requests gets to end by itself; it holds nothing that a kill would lose,
 and vLLM's own wait for its workers would be 5 to 10 s of silence for every stream."""
-
-
-class Report(Protocol):
-    """A preflight report; see `engine_host.preflight`."""
-
-    @property
-    def wire(self) -> Preflight: ...
-    @property
-    def fits_beside(self) -> bool | None: ...
 
 
 @dataclass(frozen=True)
@@ -63,7 +56,7 @@ class Switch:
 
     deck: Deck
     order: SwitchOrder
-    preflight: Callable[[Profile], Awaitable[Report]]
+    preflight: Callable[[Profile], Coroutine[Any, Any, Checked]]
     times: PhaseTimes
     timeline: Timeline = field(default_factory=Timeline)
     tier: Tier = Tier.RELOAD
@@ -72,6 +65,8 @@ class Switch:
     before: Profile = field(init=False)
     """What ran when it began."""
     _requests: Carriage = field(init=False)
+    _new: Engine | None = field(default=None, init=False)
+    """The one started last."""
 
     def __post_init__(self) -> None:
         self.before = self.deck.profile
@@ -83,7 +78,6 @@ class Switch:
 
     @property
     def progress(self) -> SwitchProgress:
-        expected = self.times.expected(self.order.profile.digest, self.tier)
         return SwitchProgress(
             from_profile=self.before.name,
             to_profile=self.order.profile.name,
@@ -91,111 +85,149 @@ class Switch:
             who=self.order.who,
             since=self.since,
             elapsed_s=self.timeline.elapsed_s,
-            expected_s=sum(expected.values()) if expected else None,
+            expected_s=self.timeline.expected_s,
             phases=self.timeline.phases,
             can_cancel=self.can_cancel,
         )
 
     async def run(self) -> SwitchResult:
-        """Raises `Interrupted` when the host is to stop, and `OperatorError` for a tier that cannot be forced."""
-        before = self.before
+        """Raises `Interrupted` when the host is to stop, and `OperatorError` for a tier that cannot be forced.
+
+        Nothing else: a mistake of ours must not end a host that serves.
+        """
+        engine = self.deck.engine
         try:
             with self.timeline.phase(PhaseName.PREFLIGHT):
-                report = await self.deck.uninterrupted(_as_coroutine(self.preflight(self.order.profile)), self.cancel)
+                report = await self.deck.uninterrupted(self.preflight(self.order.profile), self.cancel)
             if not report.wire.ok:
-                return self._result(Outcome.REFUSED, _refusal(self.order.profile, report.wire), before)
-            engine = self.deck.engine
-            plan = plan_switch(before, self.order.profile, report, self.order.tier, has_engine=engine is not None)
+                return self._result(Outcome.REFUSED, switch_words.refused(self.order.profile, report.wire))
+            plan = plan_switch(self.before, self.order.profile, report, self.order.tier, has_engine=engine is not None)
             self.tier = plan.tier
             self.timeline.expect(self.times.expected(self.order.profile.digest, self.tier))
-            return await self._carry_out(plan, before, engine)
+            return await self._carry_out(plan, engine)
         except Cancelled:
-            text = f"switch to {self.order.profile.name} cancelled, {before.name} goes on"
-            self.deck.entry.let_go()
-            self.deck.keep(self.order.who)
-            return self._result(Outcome.CANCELLED, text, before)
+            return self._keep(Outcome.CANCELLED, f"switch to {self.order.profile.name} cancelled")
         except Interrupted:
             if self.deck.engine is None:
                 self._requests.lose("the host is stopping")
+                self.deck.stopping()
             raise
+        except OperatorError:
+            raise
+        except Exception as error:
+            logger.exception("the switch to %s failed inside the host", self.order.profile.name)
+            return await self._break_off(f"{type(error).__name__}: {error}", engine)
 
-    async def _carry_out(self, plan: SwitchPlan, before: Profile, engine: Engine | None) -> SwitchResult:
-        if plan.tier is Tier.NONE and not plan.changes and before.name == self.order.profile.name:
-            return self._result(Outcome.UNCHANGED, f"{before.name} runs already and nothing differs", before)
+    async def _carry_out(self, plan: SwitchPlan, engine: Engine | None) -> SwitchResult:
+        if plan.tier is Tier.NONE and not plan.changes and self.before.name == self.order.profile.name:
+            return self._result(Outcome.UNCHANGED, f"{self.before.name} runs already and nothing differs")
         if plan.tier in (Tier.NONE, Tier.LIVE) and engine is not None:
             with self.timeline.phase(PhaseName.RELEASE):
-                text = f"switched {before.name} -> {self.order.profile.name}, nobody noticed"
                 self.deck.install(engine, self.order.profile, self.order.who)
-            return self._result(Outcome.SWITCHED, text, before)
+            return self._switched(plan)
         self.deck.switching(
-            f"switching {before.name} -> {self.order.profile.name} by {plan.tier}: {plan.reason}", self.order.who
+            f"switching {self.before.name} -> {self.order.profile.name} by {plan.tier}: {plan.reason}", self.order.who
         )
         if plan.tier is Tier.OVERLAP and engine is not None:
-            return await self._overlap(engine, plan.bound, before)
-        return await self._reload(engine, plan.bound, before)
+            return await self._overlap(engine, plan)
+        return await self._reload(engine, plan)
 
     # --- the tiers -------------------------------------------------------------------------------------------------
 
-    async def _overlap(self, old: Engine, bound: Bound, before: Profile) -> SwitchResult:
+    async def _overlap(self, old: Engine, plan: SwitchPlan) -> SwitchResult:
         try:
             new = await self._start_and_probe(self.order.profile, self.cancel)
         except (EngineStartError, Cancelled, Interrupted) as error:
             old.reclaim_metrics()
             if not isinstance(error, EngineStartError):
                 raise
-            text = f"{self.order.profile.name} did not start beside {before.name}, which goes on: {error.reason}"
+            text = f"{self.order.profile.name} did not start beside {self.before.name}, which goes on: {error.reason}"
             self.deck.keep(self.order.who)
-            return self._result(Outcome.ROLLED_BACK, text, before, list(error.lines))
+            return self._result(Outcome.ROLLED_BACK, text, error.lines)
         try:
-            await self._hold_and_carry(old, bound)
+            await self._hold_and_carry(old, plan.bound)
         except (Cancelled, Interrupted):
             await new.stop(0.0)
             old.reclaim_metrics()
             raise
-        await self._release(new, old, self.order.profile)
-        with self.timeline.phase(PhaseName.STOP):
-            await old.stop(_STOP_S, keep_app=True)
-            self.deck.retire(old)
-        return self._switched(before)
-
-    async def _reload(self, old: Engine | None, bound: Bound, before: Profile) -> SwitchResult:
-        if old is not None:
-            await self._hold_and_carry(old, bound)
-            self.deck.uninstall()
-            with self.timeline.phase(PhaseName.STOP):
-                await old.stop(_STOP_S, keep_app=True)
         try:
-            new = await self._start_and_probe(self.order.profile, None)
+            await self._release(new, self.order.profile)
         except EngineStartError as error:
-            return await self._roll_back(old, before, error)
-        await self._release(new, old, self.order.profile)
+            await self._stop(old)
+            return await self._roll_back(old, error)
+        await self._stop(old)
+        self.deck.retire(old)
+        return self._switched(plan)
+
+    async def _reload(self, old: Engine | None, plan: SwitchPlan) -> SwitchResult:
+        if old is not None:
+            await self._hold_and_carry(old, plan.bound)
+            await self._stop(old)
+        try:
+            # With no engine to begin with there is nothing to go back to, and nothing that a cancel would lose.
+            new = await self._start_and_probe(self.order.profile, self.cancel if old is None else None)
+            await self._release(new, self.order.profile)
+        except EngineStartError as error:
+            return await self._roll_back(old, error)
         if old is not None:
             self.deck.retire(old)
-        return self._switched(before)
+        return self._switched(plan)
 
-    async def _roll_back(self, old: Engine | None, before: Profile, error: EngineStartError) -> SwitchResult:
+    async def _roll_back(self, old: Engine | None, error: EngineStartError) -> SwitchResult:
         """The former profile in a fresh engine, with the requests that the old one handed over."""
         failed = f"{self.order.profile.name} did not come up: {error.reason}"
         try:
             with self.timeline.phase(PhaseName.ROLLBACK):
-                engine = await self.deck.bring_up(before, None)
+                engine = self._new = await self.deck.bring_up(self.before, None)
                 await self.deck.probe(engine, PROBE_S, None)
+            await self._release(engine, self.before)
         except EngineStartError as second:
-            self._requests.lose_all(old, "no engine could be started")
-            if old is not None:
-                self.deck.retire(old)
-            text = f"{failed}; and {before.name} did not come back: {second.reason}"
-            return self._result(Outcome.FAILED, text, before, [*error.lines, *second.lines])
-        await self._release(engine, old, before)
+            self._requests.lose("no engine could be started")
+            text = f"{failed}; and {self.before.name} did not come back: {second.reason}"
+            result = self._result(Outcome.FAILED, text, [*error.lines, *second.lines])
+        else:
+            text = f"{failed}; {self.before.name} serves again"
+            result = self._result(Outcome.ROLLED_BACK, text, error.lines)
         if old is not None:
             self.deck.retire(old)
-        return self._result(Outcome.ROLLED_BACK, f"{failed}; {before.name} serves again", before, list(error.lines))
+        return result
+
+    async def _break_off(self, mistake: str, old: Engine | None) -> SwitchResult:
+        """Whatever can serve goes on: the new engine if it is installed, the old one if it has not handed over."""
+        said = f"the switch to {self.order.profile.name} failed inside the host ({mistake})"
+        serving = self.deck.engine
+        if self._new is not None and self._new is not serving:
+            await self._new.stop(0.0)
+        if not self._requests.is_taken:
+            if old is not None:
+                old.reclaim_metrics()
+            return self._keep(Outcome.ROLLED_BACK, said)
+        if old is not None:
+            await old.stop(_STOP_S, keep_app=True)
+            self.deck.retire(old)
+        if serving is not None and serving is self._new:
+            is_switched = self.deck.profile is self.order.profile
+            text = f"{said}; {self.deck.profile.name} serves all the same"
+            return self._result(Outcome.SWITCHED if is_switched else Outcome.ROLLED_BACK, text)
+        self.deck.uninstall()
+        try:
+            self._requests.lose("the switch failed inside the host")
+        except Exception:
+            logger.exception("requests in flight were lost without an answer")
+        return self._result(Outcome.FAILED, said)
+
+    def _keep(self, outcome: Outcome, why: str) -> SwitchResult:
+        """Nothing has been handed over: what was before the switch goes on."""
+        self.deck.entry.let_go()
+        self.deck.keep(self.order.who)
+        goes_on = f"{self.before.name} goes on" if self.deck.engine is not None else "no engine runs, as before"
+        return self._result(outcome, f"{why}; {goes_on}")
 
     # --- the phases ------------------------------------------------------------------------------------------------
 
     async def _start_and_probe(self, profile: Profile, cancel: asyncio.Event | None) -> Engine:
         with self.timeline.phase(PhaseName.START):
-            engine = await self.deck.bring_up(profile, cancel)
+            engine = self._new = await self.deck.bring_up(profile, cancel)
         with self.timeline.phase(PhaseName.PROBE):
             await self.deck.probe(engine, PROBE_S, cancel)
         return engine
@@ -206,35 +238,43 @@ class Switch:
         with self.timeline.phase(PhaseName.CARRY):
             await self._requests.take(old, bound)
 
-    async def _release(self, new: Engine, old: Engine | None, profile: Profile) -> None:
+    async def _stop(self, old: Engine) -> None:
+        """End the engine that has handed over."""
+        if self.deck.engine is old:
+            self.deck.uninstall()
+        with self.timeline.phase(PhaseName.STOP):
+            await old.stop(_STOP_S, keep_app=True)
+
+    async def _release(self, new: Engine, profile: Profile) -> None:
+        """`new` serves. Raises `EngineStartError` if it fails instead, and then nothing of it is left."""
         with self.timeline.phase(PhaseName.RELEASE):
             first_token = asyncio.Event()
             self.deck.on_step(lambda step: first_token.set() if step.generation_tokens else None)
             try:
-                carried = await self._requests.give(new, old)
+                has_carried = await self._requests.give(new)
                 self.deck.install(new, profile, self.order.who)
-                if carried:
+                if has_carried:
                     await self._requests.measure_gap(first_token)
+            except EngineStartError as error:
+                await new.stop(0.0)
+                raise await self.deck.explained(error) from error
             finally:
                 self.deck.on_step(None)
 
     # --- the outcome -----------------------------------------------------------------------------------------------
 
-    def _switched(self, before: Profile) -> SwitchResult:
+    def _switched(self, plan: SwitchPlan) -> SwitchResult:
+        """The new profile serves."""
         self.times.remember(self.order.profile.digest, self.tier, self.timeline.durations())
-        carried = self._requests.carried + self._requests.replayed
-        gap = f", gap {self._requests.gap_s:.2f} s" if self._requests.gap_s is not None else ""
-        streams = f", {carried} streams carried{gap}" if carried else ""
-        cut_off = f", {self._requests.cut_off} cut off" if self._requests.cut_off else ""
-        took = f"in {self.timeline.elapsed_s:.1f} s"
-        text = f"switched {before.name} -> {self.order.profile.name} {took}{cut_off}{streams}"
-        return self._result(Outcome.SWITCHED, text, before)
+        took_s = self.timeline.elapsed_s
+        told = switch_words.switched(self.before, self.order.profile, self.tier, took_s, self._requests, plan.changes)
+        return self._result(Outcome.SWITCHED, told)
 
-    def _result(self, outcome: Outcome, text: str, before: Profile, lines: list[str] | None = None) -> SwitchResult:
+    def _result(self, outcome: Outcome, text: str, lines: Sequence[str] = ()) -> SwitchResult:
         return SwitchResult(
             outcome=outcome,
             text=text,
-            from_profile=before.name,
+            from_profile=self.before.name,
             to_profile=self.order.profile.name,
             tier=self.tier,
             who=self.order.who,
@@ -247,15 +287,5 @@ class Switch:
             drained=self._requests.drained,
             replayed=self._requests.replayed,
             cut_off=self._requests.cut_off,
-            lines=lines or [],
+            lines=list(lines),
         )
-
-
-def _refusal(profile: Profile, preflight: Preflight) -> str:
-    errors = [finding.text for finding in preflight.findings if finding.severity is Severity.ERROR]
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return f"{profile.name} cannot run here, nothing was touched: {errors[0] if errors else 'see its check'}{more}"
-
-
-async def _as_coroutine(awaitable: Awaitable[T]) -> T:
-    return await awaitable

@@ -19,9 +19,12 @@ _SAME_MODEL = (
 )
 """Engine keys that must agree for one engine to go on with another's tokens as if nothing had happened."""
 
+_SAME_TOKENIZER = ("tokenizer", "tokenizer_revision", "tokenizer_mode", "skip_tokenizer_init")
+"""Those that decide what tokens a prompt is."""
+
 
 class Checked(Protocol):
-    """What the plan needs of a preflight report."""
+    """What a switch needs of a preflight report (`engine_host.preflight`)."""
 
     @property
     def wire(self) -> Preflight: ...
@@ -52,11 +55,15 @@ def plan_switch(
 
 def carry_bound(before: Profile, after: Profile, preflight: Preflight) -> Bound:
     """What the new engine must allow for a request to be carried."""
-    for key in _SAME_MODEL:
-        if before.engine.get(key) != after.engine.get(key):
-            return Bound(reason=f"engine.{key} changes")
+    changed = [key for key in _SAME_MODEL if before.engine.get(key) != after.engine.get(key)]
     limits = [n for n in (preflight.longest_tokens, after.engine.get("max_model_len")) if isinstance(n, int)]
-    return Bound(max_tokens=min(limits, default=None))
+    # Without a tokenizer of its own a profile takes the model's.
+    decisive = _SAME_TOKENIZER if before.engine.get("tokenizer") else (*_SAME_TOKENIZER, "model", "revision")
+    return Bound(
+        reason=f"engine.{changed[0]} changes" if changed else None,
+        max_tokens=min(limits, default=None),
+        is_same_tokenizer=not set(changed) & set(decisive),
+    )
 
 
 def _cheapest(tier: Tier, changes: list[KeyChange], checked: Checked, *, has_engine: bool) -> tuple[Tier, str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from engine_host.engine import last_words
 from engine_host.engine.commands import Command, Commands, Interrupted
 from engine_host.engine.deck import Deck
 from engine_host.engine.host_state import EventSink, HostState
 from engine_host.engine.recovery import Recovery
-from engine_host.engine.switch import Report, Switch, SwitchOrder
+from engine_host.engine.switch import Switch, SwitchOrder
+from engine_host.engine.switch_plan import Checked
 from engine_host.engine.timeline import PhaseTimes
 from engine_host.profiles import Profile
 from engine_host.protocol.errors import EXIT_REFUSED, OperatorError
@@ -34,7 +37,7 @@ class Switching:
         self.last: SwitchResult | None = None
 
     async def ask(
-        self, order: SwitchOrder, preflight: Callable[[Profile], Awaitable[Report]], times: PhaseTimes
+        self, order: SwitchOrder, preflight: Callable[[Profile], Coroutine[Any, Any, Checked]], times: PhaseTimes
     ) -> SwitchResult:
         """Returns when the switch is done, rolled back, refused or cancelled.
 
@@ -53,12 +56,14 @@ class Switching:
                 "Follow it with `vllm-console watch` and try again.",
                 exit_code=EXIT_REFUSED,
             )
+        command = Command("switch", order.drain_timeout_s, order.who)
         self.under_way = Switch(self._deck, order, preflight, times)
-        try:
-            result: SwitchResult = await self._commands.send(Command("switch", order.drain_timeout_s, order.who))
-        finally:
-            self.under_way = None
+        command.done.add_done_callback(self._is_over)
+        result: SwitchResult = await self._commands.send(command)
         return result
+
+    def _is_over(self, done: asyncio.Future[SwitchResult]) -> None:
+        self.under_way = None
 
     def cancel(self) -> None:
         """Raises `OperatorError` when there is none, or when it can only go forward or be rolled back."""

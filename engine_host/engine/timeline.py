@@ -51,6 +51,11 @@ class Timeline:
     def phases(self) -> list[SwitchPhase]:
         return [*self._done, self._current] if self._current is not None else list(self._done)
 
+    @property
+    def expected_s(self) -> float | None:
+        """Of the whole; None without an earlier switch of this kind."""
+        return sum(self._expected.values()) if self._expected else None
+
     def expect(self, expected: Mapping[str, float]) -> None:
         self._expected = dict(expected)
 

@@ -22,6 +22,7 @@ from engine_host.engine.port import (
     StepSink,
     StepStats,
 )
+from engine_host.protocol.errors import OperatorError
 
 FACTS = EngineFacts(
     vllm_version="0.32.0",
@@ -45,7 +46,10 @@ class ScriptedStream:
     carryable: bool = True
     untouched: bool = False
     """Its client has received nothing yet."""
+    is_too_long: bool = False
+    """For any other engine, which that engine alone knows."""
     is_replayed: bool = False
+    is_given_up: bool = False
     went_on_in: list[ScriptedEngine] = field(default_factory=list)
     ended_with: str | None = None
 
@@ -62,7 +66,12 @@ class ScriptedEngine:
     stopped_with: list[float] = field(default_factory=list)
     sink: StepSink | None = None
     streams: list[ScriptedStream] = field(default_factory=list)
+    refusal: str | None = None
+    """Of the profile's keys, at the start."""
     probe_error: str | None = None
+    adopt_error: str | None = None
+    is_mute: bool = False
+    """Gives no token."""
     successor: Engine | None = None
     has_metrics: bool = True
     is_app_closed: bool = False
@@ -75,6 +84,8 @@ class ScriptedEngine:
             raise EngineStartError("stopped while starting")
         if self.start_error is not None:
             raise EngineStartError(self.start_error)
+        if self.refusal is not None:
+            raise OperatorError(self.refusal)
 
     @property
     def app(self) -> AsgiApp:
@@ -120,14 +131,19 @@ class ScriptedEngine:
         self.streams = []
         return handed
 
-    async def adopt(self, carried: Sequence[ScriptedStream], error: str) -> int:
+    async def adopt(self, carried: Sequence[ScriptedStream], error: str) -> list[ScriptedStream]:
+        if self.adopt_error is not None:
+            raise EngineStartError(self.adopt_error)
         for stream in carried:
+            if stream.is_too_long:
+                stream.ended_with = error
+                continue
             stream.went_on_in.append(self)
             self.streams.append(stream)
-        if carried and self.sink is not None:
+        if self.streams and self.sink is not None and not self.is_mute:
             sink = self.sink
-            asyncio.get_running_loop().call_soon(lambda: sink(StepStats(0, generation_tokens=len(carried))))
-        return len(carried)
+            asyncio.get_running_loop().call_soon(lambda: sink(StepStats(0, generation_tokens=1)))
+        return list(self.streams)
 
     def succeed(self, successor: Engine | None, error: str) -> None:
         self.successor = successor

@@ -4,77 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine_host.engine import last_words
-from engine_host.engine import lifecycle as room
-from engine_host.engine.switch import SwitchOrder
 from engine_host.engine.timeline import PhaseTimes
-from engine_host.profiles import Profile
-from engine_host.protocol.errors import EXIT_REFUSED, OperatorError
-from engine_host.protocol.events import Severity
-from engine_host.protocol.profiles import Finding, Preflight, Tier
+from engine_host.protocol.profiles import Tier
 from engine_host.protocol.snapshot import State
 from engine_host.protocol.switching import Outcome, PhaseName, SwitchResult
 
 from .scripted_engine import ScriptedEngine, ScriptedStream
-from .world import World, hold_request, profile
-
-OTHER = profile("b", max_num_seqs=4)
-OTHER_MODEL = profile("c", tokenizer="scripted/other")
-
-
-@dataclass
-class Checked:
-    fits_beside: bool | None = False
-    errors: list[str] = field(default_factory=list)
-
-    @property
-    def wire(self) -> Preflight:
-        findings = [Finding(id="x", severity=Severity.ERROR, text=text) for text in self.errors]
-        return Preflight(profile="b", ok=not self.errors, findings=findings)
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_DEATH_POLL_S", 0.005)
-    monkeypatch.setattr(last_words, "LAST_WORDS_S", 0.0)
-
-
-@asynccontextmanager
-async def serving(*engines: ScriptedEngine) -> AsyncIterator[World]:
-    world = World(*engines)
-    run = asyncio.create_task(world.lifecycle.run())
-    await world.until_state(State.SERVING)
-    try:
-        yield world
-    finally:
-        await world.lifecycle.stop(0.0)
-        await run
-
-
-async def switch(
-    world: World,
-    to: Profile = OTHER,
-    *,
-    tmp_path: Path,
-    checked: Checked | None = None,
-    tier: Tier | None = None,
-    drain_s: float = 0.2,
-    preflight: Callable[[Profile], Awaitable[Any]] | None = None,
-) -> SwitchResult:
-    async def passes(profile: Profile) -> Checked:
-        return checked or Checked()
-
-    order = SwitchOrder(to, tier, drain_s, "ops")
-    async with asyncio.timeout(10):
-        return await world.lifecycle.switch(order, preflight or passes, PhaseTimes(tmp_path / "times.json"))
+from .switched_world import OTHER, OTHER_MODEL, Checked, serving, switch
+from .switched_world import fast as fast
+from .world import World
 
 
 def names(result: SwitchResult) -> list[PhaseName]:
@@ -262,71 +205,6 @@ async def test_nothing_is_carried_into_another_model(tmp_path: Path) -> None:
         assert stream.ended_with is not None and "engine.tokenizer changes" in stream.ended_with
 
 
-async def test_a_second_switch_is_refused_naming_who_and_since_when(tmp_path: Path) -> None:
-    go_on = asyncio.Event()
-
-    async def slow(profile: Profile) -> Checked:
-        await go_on.wait()
-        return Checked()
-
-    async with serving() as world:
-        first = asyncio.create_task(switch(world, tmp_path=tmp_path, preflight=slow))
-        await world.until(lambda: world.lifecycle.switch_under_way is not None)
-        with pytest.raises(OperatorError, match=r"ops switches to b since \d\d:\d\d:\d\d") as caught:
-            await switch(world, OTHER_MODEL, tmp_path=tmp_path)
-        assert caught.value.exit_code == EXIT_REFUSED
-        go_on.set()
-        assert (await first).outcome is Outcome.SWITCHED
-
-
-async def test_a_switch_can_be_cancelled_until_the_old_engine_hands_over(tmp_path: Path) -> None:
-    stuck = ScriptedStream("grammar", carryable=False)
-    old = ScriptedEngine(streams=[stuck])
-    async with serving(old) as world:
-        under_way = asyncio.create_task(switch(world, tmp_path=tmp_path, drain_s=60.0))
-        await world.until_state(State.SWITCHING)
-        world.lifecycle.cancel_switch()
-        result = await under_way
-        assert result.outcome is Outcome.CANCELLED
-        assert world.lifecycle.engine is old and world.lifecycle.state is State.SERVING
-        assert stuck.ended_with is None and len(world.made) == 1
-        with pytest.raises(OperatorError, match="no switch is under way"):
-            world.lifecycle.cancel_switch()
-
-
-async def test_a_switch_asked_for_in_the_instant_of_a_stop_is_refused(tmp_path: Path) -> None:
-    world = World()
-    run = asyncio.create_task(world.lifecycle.run())
-    await world.until_state(State.SERVING)
-    release = asyncio.Event()
-    request = asyncio.create_task(hold_request(world.entry, release))
-    await world.until(lambda: world.entry.inflight == 1)
-    stop = asyncio.create_task(world.lifecycle.stop(30.0))
-    await asyncio.sleep(0)
-    assert world.lifecycle.state is State.SERVING
-    with pytest.raises(OperatorError, match="already drains for a stop") as caught:
-        await switch(world, tmp_path=tmp_path)
-    assert caught.value.exit_code == EXIT_REFUSED
-    release.set()
-    await asyncio.gather(stop, run, request)
-
-
-async def test_a_stop_during_a_switch_ends_both(tmp_path: Path) -> None:
-    hangs = ScriptedEngine(start_hangs=True)
-    stream = ScriptedStream("one")
-    world = World(ScriptedEngine(streams=[stream]), hangs)
-    run = asyncio.create_task(world.lifecycle.run())
-    await world.until_state(State.SERVING)
-    under_way = asyncio.create_task(switch(world, tmp_path=tmp_path))
-    await world.until(lambda: len(world.made) == 2)
-    async with asyncio.timeout(5):
-        await world.lifecycle.stop(30.0)
-        await run
-    with pytest.raises(OperatorError, match="the host is stopping"):
-        await under_way
-    assert hangs.stopped_with and stream.ended_with is not None
-
-
 async def test_requests_wait_at_the_gate_during_a_switch_and_are_answered_by_the_new_engine(tmp_path: Path) -> None:
     stuck = ScriptedStream("grammar", carryable=False)
     old = ScriptedEngine(streams=[stuck])
@@ -360,17 +238,6 @@ async def test_requests_wait_at_the_gate_during_a_switch_and_are_answered_by_the
         await waits
         assert sent[0]["status"] == 200
         assert result.held == 2 and world.entry.held == 0
-
-
-async def test_a_dead_host_can_be_switched_to_a_profile_that_works(tmp_path: Path) -> None:
-    engines = [ScriptedEngine(is_dead=True) for _ in range(3)]
-    world = World(*engines)
-    run = asyncio.create_task(world.lifecycle.run())
-    await world.until(lambda: any("giving up" in text for _, text in world.events))
-    result = await switch(world, tmp_path=tmp_path)
-    assert result.outcome is Outcome.SWITCHED and world.lifecycle.state is State.SERVING
-    await world.lifecycle.stop(0.0)
-    await run
 
 
 async def test_the_next_switch_to_the_same_profile_is_forecast_from_this_one(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class Retiring:
 
     def __init__(self, **config: object) -> None:
         self.ended_with: list[Exception] = []
-        self.shut_down_with: list[float] = []
+        self.shut_down_with: list[float | None] = []
         queue = SimpleNamespace(put=self.ended_with.append)
         state = SimpleNamespace(request_id="r", external_req_id="r", parent_req=None, lora_name=None, queue=queue)
         self.output_processor = SimpleNamespace(
@@ -79,7 +79,11 @@ class Retiring:
         )
         self.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(distributed_executor_backend="mp"), **config)
 
-    def shutdown(self, timeout: float) -> None:
+        self.engine_core = SimpleNamespace(shutdown=lambda timeout: self.cores_ended_with.append(timeout))
+        self.cores_ended_with: list[float] = []
+        self.output_handler = asyncio.get_running_loop().create_future()
+
+    def shutdown(self, timeout: float | None = None) -> None:
         self.shut_down_with.append(timeout)
 
 
@@ -107,6 +111,15 @@ async def test_only_an_engine_that_keeps_something_is_waited_for(
     llm = Retiring(**config)
     await engine_of(llm).stop(10.0)
     assert llm.shut_down_with == [timeout_s]
+
+
+async def test_an_app_that_outlives_its_engine_keeps_what_makes_prompts_into_tokens(no_vllm: None) -> None:
+    llm = Retiring()
+    engine = engine_of(llm)
+    await engine.stop(1.0, keep_app=True)
+    assert (llm.cores_ended_with, llm.shut_down_with) == ([1.0], []) and llm.output_handler.cancelled()
+    await engine.close_app()
+    assert llm.shut_down_with == [None]
 
 
 @pytest.mark.skipif(not find_spec("fastapi"), reason="comes with vLLM")

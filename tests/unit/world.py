@@ -41,7 +41,8 @@ class QuietLog:
 class World:
     """A lifecycle over scripted engines, and what became of it."""
 
-    def __init__(self, *engines: ScriptedEngine) -> None:
+    def __init__(self, *engines: ScriptedEngine, pause_s: float = 0.01) -> None:
+        """`pause_s`: between a crash and the next start."""
         self.engines = list(engines)
         self.made: list[ScriptedEngine] = []
         self.events: list[tuple[str, str]] = []
@@ -57,7 +58,7 @@ class World:
             lambda step: None,
             self.log,
             self.on_event,
-            crashes=CrashPolicy((0.01, 0.01)),
+            crashes=CrashPolicy((pause_s, pause_s)),
             on_serving=lambda: self.told.append("serving"),
             on_gone=lambda: self.told.append("gone"),
         )

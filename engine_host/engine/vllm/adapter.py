@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import os
-import secrets
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +30,21 @@ from engine_host.engine.port import (
     Handling,
     StepSink,
 )
-from engine_host.engine.vllm import carry, resolved, statistics
+from engine_host.engine.vllm import carry, statistics
 from engine_host.engine.vllm.app import build_app, refusal
-from engine_host.engine.vllm.arguments import argument_names, configuration, serve_namespace
+from engine_host.engine.vllm.build import build
+from engine_host.engine.vllm.carriable import total_tokens
 from engine_host.engine.vllm.core_processes import CoresAtStart, StartedChildren, death_of, keeps_something
 from engine_host.engine.vllm.facts import facts_of
 from engine_host.engine.vllm.imports import import_vllm, without_freezing
 from engine_host.engine.vllm.ledger import Ledger
+from engine_host.engine.vllm.one_line import one_line
+from engine_host.engine.vllm.probe import probe
 from engine_host.engine.vllm.succession import Succession
 from engine_host.gateway.unavailable import Unavailable
 from engine_host.profiles import ValidNames
 from engine_host.protocol.errors import OperatorError
 from engine_host.scratch_dir import make_dir_for_sockets
-
-logger = logging.getLogger(__name__)
 
 _CLOSE_S = 5.0
 """What the API app's own shutdown gets."""
@@ -80,6 +80,8 @@ class VllmEngine:
         self._on_config = on_config
         self._sockets: Path | None = None
         self._llm: Any = None
+        self._behind_app: Any = None
+        """What is left of it for an app that outlives its engine."""
         self._app: Any = None
         self._facts: EngineFacts | None = None
         self._lifespan: contextlib.AsyncExitStack = contextlib.AsyncExitStack()
@@ -95,6 +97,7 @@ class VllmEngine:
         try:
             self._building = asyncio.create_task(self._imported_and_built(sink))
             namespace, self._llm = await self._built(self._building)
+            self._building = None
             if self._is_stopping:
                 raise EngineStartError("stopped while starting")
             self._ledger = Ledger(self._llm)
@@ -109,7 +112,7 @@ class VllmEngine:
             await self._end(0.0)
             if isinstance(error, EngineStartError | OperatorError):
                 raise
-            raise EngineStartError(_one_line(error)) from error
+            raise EngineStartError(one_line(error)) from error
 
     async def _built(self, building: asyncio.Task[tuple[Any, Any]]) -> tuple[Any, Any]:
         """Raises `EngineStartError` with the signal that killed a core, of which vLLM only says that it failed."""
@@ -132,33 +135,10 @@ class VllmEngine:
         return await asyncio.to_thread(self._build, sink)
 
     def _build(self, sink: StepSink) -> tuple[Any, Any]:
-        os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         if self._scratch_dir is not None:
             self._sockets = make_dir_for_sockets(self._scratch_dir)
             os.environ["VLLM_RPC_BASE_PATH"] = str(self._sockets or tempfile.gettempdir())
-        from vllm.v1.engine.async_llm import AsyncLLM
-
-        self._check_names(argument_names())
-        namespace = serve_namespace(self._arguments)
-        with resolved.warnings_of_vllm() as said:
-            arguments, config = configuration(namespace)
-        self._tell(config, said)
-        if self._is_stopping:
-            raise EngineStartError("stopped while starting")
-        return namespace, AsyncLLM.from_vllm_config(
-            config,
-            stat_loggers=[statistics.step_logger(sink)],
-            enable_log_requests=arguments.enable_log_requests,
-            aggregate_engine_logging=arguments.aggregate_engine_logging,
-            disable_log_stats=arguments.disable_log_stats,
-        )
-
-    def _tell(self, config: Any, warnings: list[str]) -> None:
-        """Nobody's start fails because a check cannot read what it was built from."""
-        try:
-            self._on_config(resolved.answer(config, warnings))
-        except Exception:
-            logger.warning("the configuration of this vLLM cannot be read for later checks", exc_info=True)
+        return build(self._arguments, sink, self._check_names, self._on_config, lambda: self._is_stopping)
 
     @property
     def app(self) -> AsgiApp:
@@ -190,24 +170,7 @@ class VllmEngine:
         return Backlog(len(states), sorted(waits, reverse=True))
 
     async def probe(self, timeout_s: float) -> None:
-        from vllm import SamplingParams
-
-        async def first_token() -> int:
-            prompt = {"prompt_token_ids": [1]}
-            params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
-            tokens = 0
-            async for output in self._llm.generate(prompt, params, f"probe-{secrets.token_hex(4)}"):
-                tokens = len(output.outputs[0].token_ids)
-            return tokens
-
-        try:
-            tokens = await asyncio.wait_for(first_token(), timeout_s)
-        except TimeoutError:
-            raise EngineStartError(f"the new engine gave no token within {timeout_s:.0f} s") from None
-        except Exception as error:
-            raise EngineStartError(f"the new engine failed at its first token: {_one_line(error)}") from error
-        if tokens != 1:
-            raise EngineStartError(f"the new engine answered a probe for one token with {tokens}")
+        await probe(self._llm, timeout_s)
 
     def handling(self, bound: Bound) -> Handling:
         return Handling() if self._ledger is None else carry.handling(self._ledger, bound)
@@ -216,20 +179,26 @@ class VllmEngine:
         if self._llm is None or self._ledger is None or self._llm.errored:
             return []
         await carry.freeze(self._llm)
+        if self._llm.errored:
+            return []  # it died of it, or just now, and vLLM has told all its clients
         self._succession = Succession(self._llm)
-        taken = carry.take(self._ledger, self._llm, bound)
+        taken = carry.take(self._ledger, self._llm, bound, self._succession.given_up)
         carry.end_with(self._llm, refusal(error))
         return taken
 
-    async def adopt(self, carried: Sequence[Any], error: str) -> int:
+    async def adopt(self, carried: Sequence[Any], error: str) -> list[Any]:
         assert self._ledger is not None, "requests are adopted after start() returned"
         limit = min(
             (n for n in (self.facts.max_model_len_tokens, self.facts.capacity_tokens) if n is not None), default=None
         )
-        fitting = [item for item in carried if limit is None or item.total_tokens <= limit]
-        carry.fail([item for item in carried if item not in fitting], refusal(error))
-        await carry.adopt(self._ledger, self._llm, fitting)
-        return len(fitting)
+        fits = [limit is None or total_tokens(item.request) <= limit for item in carried]
+        fitting = list(compress(carried, fits))
+        try:
+            await carry.adopt(self._ledger, self._llm, fitting)
+        except Exception as fault:
+            raise EngineStartError(f"the new engine failed as it took over the requests: {one_line(fault)}") from fault
+        carry.fail([item for item, is_fitting in zip(carried, fits, strict=True) if not is_fitting], refusal(error))
+        return fitting
 
     def succeed(self, successor: Engine | None, error: str) -> None:
         if self._succession is None:
@@ -250,11 +219,17 @@ class VllmEngine:
         await self._end(timeout_s, keep_app=keep_app)
 
     async def close_app(self) -> None:
+        await self._close_lifespan()
+        llm, self._behind_app = self._behind_app, None
+        if llm is not None:
+            await asyncio.to_thread(llm.shutdown)
+            llm = None
+        await self._let_go()
+
+    async def _close_lifespan(self) -> None:
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self._lifespan.aclose(), _CLOSE_S)
         self._app = None
-        if self._is_stopping:
-            await self._let_go()
 
     async def _let_go(self) -> None:
         """vLLM leaves its ZeroMQ context (nine descriptors and three threads) and its pipes to the garbage collector,
@@ -270,23 +245,31 @@ class VllmEngine:
             # Not vLLM's own abort: an answer that ends with 200 looks finished to whoever reads it.
             carry.end_with(llm, refusal(_STOPPED))
         if not keep_app:
-            await self.close_app()
+            await self._close_lifespan()
         if llm is not None:
             timeout_s = timeout_s if keeps_something(llm) else min(timeout_s, _CLEAR_S)
-            shutdown = asyncio.create_task(asyncio.to_thread(llm.shutdown, max(timeout_s, 0.1)))
-            await asyncio.wait({shutdown}, timeout=timeout_s + _SHUTDOWN_GRACE_S)
+            if keep_app:
+                self._behind_app = llm
+                if llm.output_handler is not None:
+                    llm.output_handler.cancel()
+            end = asyncio.create_task(asyncio.to_thread(_retire if keep_app else _shut_down, llm, max(timeout_s, 0.1)))
+            await asyncio.wait({end}, timeout=timeout_s + _SHUTDOWN_GRACE_S)
+            del llm, end
         await asyncio.to_thread(self._clear_away)
+        if self._is_stopping and not keep_app:
+            await self._let_go()
 
     async def _end_build(self) -> None:
         """A build under way cannot be interrupted in its thread; without its processes it fails by itself. One that
         still imports or downloads has none yet, so they are looked for until the thread ends."""
-        if self._building is None:
+        building, self._building = self._building, None
+        if building is None:
             return
-        while not self._building.done():
+        while not building.done():
             await asyncio.to_thread(self._kill_children)
-            await asyncio.wait({self._building}, timeout=0.2)
-        if self._llm is None and not self._building.cancelled() and self._building.exception() is None:
-            self._llm = self._building.result()[1]
+            await asyncio.wait({building}, timeout=0.2)
+        if self._llm is None and not building.cancelled() and building.exception() is None:
+            self._llm = building.result()[1]
 
     def _kill_children(self) -> None:
         if self._children is not None:
@@ -298,7 +281,10 @@ class VllmEngine:
             shutil.rmtree(self._sockets, ignore_errors=True)
 
 
-def _one_line(error: BaseException) -> str:
-    """The error in a line: its type where the text alone says little."""
-    text = " ".join(str(error).split())
-    return text if len(text) > 20 else f"{type(error).__name__}: {text}"
+def _shut_down(llm: Any, timeout_s: float) -> None:
+    llm.shutdown(timeout_s)
+
+
+def _retire(llm: Any, timeout_s: float) -> None:
+    """End its cores and no more: its app still makes prompts into tokens, in threads that its shutdown ends."""
+    llm.engine_core.shutdown(timeout=timeout_s)

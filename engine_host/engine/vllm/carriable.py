@@ -6,10 +6,14 @@ Pure: reads vLLM's front-end state and engine-core request by attribute.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from engine_host.engine.port import Bound
+
+Fate = Literal["carry", "drain", "replay"]
+"""As the fields of `Handling`."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +25,19 @@ class CarriedRequest:
     request: Any
     is_replayed: bool
     """Starts over in the new engine; nothing of it had reached the client."""
+    given_up: Collection[str] = ()
+    """Requests whose clients have hung up since; grows meanwhile. One of n choices is named by their parent."""
 
     @property
-    def total_tokens(self) -> int:
-        """Prompt and output at its longest."""
-        return len(self.request.prompt_token_ids) + (self.request.sampling_params.max_tokens or 0)
+    def is_given_up(self) -> bool:
+        parent = self.state.parent_req
+        names = (self.request_id, self.state.external_req_id, parent.request_id if parent is not None else None)
+        return any(name in self.given_up for name in names)
+
+
+def total_tokens(request: Any) -> int:
+    """Prompt and output at its longest."""
+    return len(request.prompt_token_ids) + (request.sampling_params.max_tokens or 0)
 
 
 def tokens_so_far(state: Any) -> list[int]:
@@ -73,10 +85,20 @@ def why_not(state: Any, request: Any) -> str | None:
     return None
 
 
+def fate(state: Any, request: Any, bound: Bound) -> Fate:
+    """What becomes of a request in an engine that allows `bound`, once its drain time is over."""
+    reason = why_not(state, request) or bound.reason
+    can_go_on = reason is None or (bound.is_same_tokenizer and can_replay(state, request))
+    if not can_go_on or (bound.max_tokens is not None and total_tokens(request) > bound.max_tokens):
+        return "drain"
+    return "carry" if reason is None else "replay"
+
+
 def can_replay(state: Any, request: Any) -> bool:
     """It can start over in another engine, unnoticed by its client."""
     return (
         was_nothing_sent(state)
+        and request is not None
         and request.sampling_params is not None
         and request.prompt_token_ids is not None
         and not request.resumable
@@ -84,10 +106,3 @@ def can_replay(state: Any, request: Any) -> bool:
         and request.prompt_embeds is None
         and request.lora_request is None
     )
-
-
-def is_carried(item: CarriedRequest, bound: Bound) -> bool:
-    """It can go on where it stands in an engine that allows `bound`."""
-    if bound.reason is not None or why_not(item.state, item.request) is not None:
-        return False
-    return bound.max_tokens is None or item.total_tokens <= bound.max_tokens

@@ -13,21 +13,21 @@ Which requests those are, `carriable` says.
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
 from engine_host.engine.port import Bound, Handling
-from engine_host.engine.vllm.carriable import (
-    CarriedRequest,
-    can_replay,
-    is_carried,
-    tokens_so_far,
-    was_nothing_sent,
-    why_not,
-)
+from engine_host.engine.vllm.carriable import CarriedRequest, fate, tokens_so_far
 from engine_host.engine.vllm.ledger import Ledger
 
+logger = logging.getLogger(__name__)
+
+_FREEZE_S = 30.0
+"""What a scheduler gets to stop: the step under way has to end, and the longest prefills take seconds."""
 _SETTLE_S = 0.02
 """Between the last output in the queue and the end of its processing by vLLM's output loop."""
 _SETTLE_ROUNDS = 50
@@ -36,18 +36,22 @@ _SETTLE_ROUNDS = 50
 
 def handling(ledger: Ledger, bound: Bound) -> Handling:
     """What a switch would do with the requests in flight now."""
-    counts = {"carry": 0, "drain": 0, "replay": 0}
-    for request_id, state, request in ledger.unfinished():
-        if is_carried(CarriedRequest(request_id, state, request, is_replayed=False), bound):
-            counts["carry"] += 1
-        else:
-            counts["replay" if was_nothing_sent(state) else "drain"] += 1
-    return Handling(**counts)
+    fates = Counter(fate(state, request, bound) for _, state, request in ledger.unfinished())
+    return Handling(carry=fates["carry"], drain=fates["drain"], replay=fates["replay"])
 
 
 async def freeze(llm: Any) -> None:
-    """Stop the scheduler with every request as it is, and let the outputs already made reach the front end."""
-    await llm.pause_generation(mode="keep", clear_cache=False)
+    """Stop the scheduler with every request as it is, and let the outputs already made reach the front end.
+
+    An engine core that hangs or has just died does not answer, and vLLM would wait for it for ever. Then the front end
+    is complete as it stands: of a request taken out of it, a late output is dropped.
+    """
+    try:
+        async with asyncio.timeout(_FREEZE_S):
+            await llm.pause_generation(mode="keep", clear_cache=False)
+    except Exception as error:
+        logger.warning("the engine core did not stop its scheduler: %r", error)
+        return
     queue = getattr(llm.engine_core, "outputs_queue", None)
     for _ in range(_SETTLE_ROUNDS):
         await asyncio.sleep(_SETTLE_S)
@@ -55,34 +59,34 @@ async def freeze(llm: Any) -> None:
             return
 
 
-def take(ledger: Ledger, llm: Any, bound: Bound) -> list[CarriedRequest]:
-    """Take every request that can go on elsewhere out of a frozen engine's front end; the others stay.
-
-    A request that cannot be carried is replayed from its beginning if its client has received nothing of it.
-    """
+def take(ledger: Ledger, llm: Any, bound: Bound, given_up: Collection[str]) -> list[CarriedRequest]:
+    """Take every request that can go on elsewhere out of a frozen engine's front end; the others stay."""
     taken: list[CarriedRequest] = []
     for request_id, state, request in ledger.unfinished():
-        reason = why_not(state, request)
-        if reason is not None and (request is None or not can_replay(state, request)):
-            continue
-        carried = CarriedRequest(request_id, state, request, is_replayed=reason is not None)
-        if not (carried.is_replayed or is_carried(carried, bound)):
+        if (becomes := fate(state, request, bound)) == "drain":
             continue
         _remove(llm.output_processor, request_id, state)
-        taken.append(carried)
+        taken.append(CarriedRequest(request_id, state, request, becomes == "replay", given_up))
     return taken
 
 
 async def adopt(ledger: Ledger, llm: Any, carried: list[CarriedRequest]) -> None:
-    """Go on with `carried` in a fresh engine, in their former order."""
+    """Go on with `carried` in a fresh engine, in their former order. When that fails, with whatever vLLM raises, none
+    of them is left in it."""
     llm._run_output_handler()
-    for item in carried:
-        state = _started_over(llm, item) if item.is_replayed else item.state
-        _insert(llm.output_processor, item.request_id, state)
-        request = item.request if item.is_replayed else continuation(item)
-        await llm.engine_core.add_request_async(request)
-        # Another switch continues from the original request, not from this continuation of it.
-        ledger.remember(item.request)
+    states = [(item, _started_over(llm, item) if item.is_replayed else item.state) for item in carried]
+    try:
+        for item, state in states:
+            _insert(llm.output_processor, item.request_id, state)
+            await llm.engine_core.add_request_async(item.request if item.is_replayed else continuation(item))
+            # Another switch continues from the original request, not from this continuation of it.
+            ledger.remember(item.request)
+        if late := [item.request_id for item in carried if item.is_given_up]:
+            await llm.abort(late, internal=True)
+    except BaseException:
+        for item, state in states:
+            _remove(llm.output_processor, item.request_id, state)
+        raise
 
 
 def continuation(item: CarriedRequest) -> Any:

@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+from engine_host.engine.vllm.one_line import one_line
+
 _NICENESS = 10
 """The running engine comes first on a machine whose cores it needs."""
 
@@ -77,8 +79,7 @@ def _reason(error: BaseException) -> str:
             for detail in details()
         ]
         return "; ".join(sentences)
-    text = " ".join(str(error).split())
-    return text if len(text) > 20 else f"{type(error).__name__}: {text}"
+    return one_line(error)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,36 @@
+"""A switch in words: why it was refused, what it did, what it left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine_host.engine.carriage import Carriage
+from engine_host.profiles import Profile
+from engine_host.protocol.events import Severity
+from engine_host.protocol.profiles import KeyChange, Preflight, Tier
+
+
+def refused(profile: Profile, preflight: Preflight) -> str:
+    errors = [finding.text for finding in preflight.findings if finding.severity is Severity.ERROR]
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"{profile.name} cannot run here, nothing was touched: {errors[0] if errors else 'see its check'}{more}"
+
+
+def switched(
+    before: Profile, after: Profile, tier: Tier, took_s: float, requests: Carriage, changes: Sequence[KeyChange]
+) -> str:
+    streams = requests.carried + requests.replayed
+    gap = f", gap {requests.gap_s:.2f} s" if requests.gap_s is not None else ""
+    told = [
+        f"switched {before.name} -> {after.name} in {took_s:.1f} s",
+        "nobody noticed" if tier in (Tier.NONE, Tier.LIVE) else "",
+        f"{requests.cut_off} cut off" if requests.cut_off else "",
+        f"{streams} streams carried{gap}" if streams else "",
+    ]
+    return ", ".join(part for part in told if part) + _left_out(changes)
+
+
+def _left_out(changes: Sequence[KeyChange]) -> str:
+    """What no switch can carry."""
+    kept = [change for change in changes if change.tier is Tier.NONE]
+    return f"; {', '.join(change.key for change in kept)} not yet: {kept[0].note}" if kept else ""
