@@ -184,7 +184,7 @@ async def test_what_a_consumer_raises_comes_out(host):
 
 
 @given(st.lists(st.binary(min_size=1, max_size=60), min_size=1, max_size=6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 async def test_no_bytes_from_a_host_break_more_than_the_connection(tmp_path_factory, chunks):
     """Whatever arrives, a waiting call ends in one of the client's own errors."""
     path = tmp_path_factory.mktemp("fuzz") / "h.sock"

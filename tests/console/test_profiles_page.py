@@ -60,7 +60,7 @@ DESKS = {
 
 @pytest.mark.parametrize("scene", DESKS)
 @given(width=st.integers(1, 240), height=st.integers(1, 80))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_page_has_exactly_the_size_of_its_terminal(scene, width, height):
     for state in (SERVING, state_of(sample_switch.switching(), role=Role.VIEWER)):
         rows = profiles_page(state, DESKS[scene], Moment(0.5, sample.AT), width, height)
@@ -75,7 +75,7 @@ def test_a_page_has_exactly_the_size_of_its_terminal(scene, width, height):
     anything(SwitchResult),
     st.sampled_from(View),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 def test_nothing_a_host_can_send_breaks_a_page_or_drives_the_terminal(snapshot, listed, diff, forecast, last, view):
     full = replace(
         profiles_desk.listed(Desk(), listed, None), view=view, diff=diff, told=told(forecast), last=last, failure="x"
@@ -341,7 +341,7 @@ def test_the_consequence_says_when_somebody_else_was_first():
 
 
 @given(anything(SwitchForecast), anything(Snapshot))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 def test_no_consequence_drives_the_terminal(forecast, snapshot):
     said = switch_consequence(forecast, snapshot)
     assert not any(unicodedata.category(c) == "Cc" and c != "\n" for c in said)

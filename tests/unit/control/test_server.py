@@ -272,7 +272,7 @@ async def _replies_until_last(client: Client) -> list[dict[str, Any]]:
                 return replies
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sent=st.lists(frames, min_size=1, max_size=5), role=st.sampled_from(list(Role)), cuts=st.randoms())
 def test_nothing_that_is_sent_ends_the_server_or_goes_unanswered(
     short_dir: Path, sent: list[list[bytes]], role: Role, cuts: random.Random
