@@ -30,8 +30,8 @@ FIRST_START_S = 600.0
 FORECAST_DEADLINE_S = 120.0
 """The preflight builds vLLM's configuration and reads tokenizers; the first one on a cold disk takes a while."""
 
-CANCEL_DEADLINE_S = 600.0
-"""Cancelling is answered once the former profile serves again, which may take a start of its engine."""
+CANCEL_DEADLINE_S = TEARDOWN_S
+"""Cancelling is answered once the engine that was being started is gone."""
 
 
 def consequence(method: str, snapshot: Snapshot | None, drain_s: float | None = None) -> str:
@@ -109,8 +109,8 @@ def cancel_consequence(progress: SwitchProgress | None) -> str:
     if progress is None:
         return "The switch has ended meanwhile; there is nothing to cancel."
     return (
-        f"{who_switches(progress)}. Cancelled, the host goes back to {name(progress.from_profile)}, "
-        "which may take a start of its engine."
+        f"{who_switches(progress)}. Cancelled, {name(progress.from_profile)} goes on as before; "
+        "requests held at the gate go to it."
     )
 
 

@@ -120,6 +120,8 @@ def _verdict(forecast: SwitchForecast) -> Line:
     if not forecast.ok:
         return line((f" × REFUSED by the check{': ' + told if told else ''} ", Tone.BAD), " nothing was touched")
     if forecast.tier is Tier.NONE:
+        if forecast.changes:
+            return line(("● Nothing that a switch can do: it takes effect when engine-host starts anew", Tone.GOOD))
         return line(("● Nothing to do: nothing differs from what runs", Tone.GOOD))
     if warnings:
         return line((f"▲ It can be done, with {told}", Tone.WARN), ("   nothing was touched", Tone.FAINT))

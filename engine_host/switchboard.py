@@ -18,9 +18,10 @@ from engine_host.engine.timeline import PhaseTimes, forecast
 from engine_host.preflight.known_answers import KnownAnswers
 from engine_host.preflight.preflight import PreflightReport, run_preflight
 from engine_host.profiles import Profile, ProfileDirectory, changes
+from engine_host.protocol.errors import EXIT_FAILED, OperatorError
 from engine_host.protocol.methods import ForecastParams, SwitchParams
 from engine_host.protocol.profiles import Preflight, ProfileChanges, ProfileDetail, ProfileDiff, ProfileList, Tier
-from engine_host.protocol.switching import SwitchForecast, SwitchResult, SwitchStatus
+from engine_host.protocol.switching import Outcome, SwitchForecast, SwitchResult, SwitchStatus
 
 SWITCH_TIMES_FILE = "switch-times.json"
 """In the state directory."""
@@ -121,7 +122,14 @@ class Switchboard:
         order = SwitchOrder(self._directory.load(params.profile), params.tier, drain_s, who)
         return await self._lifecycle.switch(order, self._preflight, self._phase_times)
 
-    def cancel(self) -> str:
-        """Raises `OperatorError` when there is nothing to cancel, or no longer."""
-        self._lifecycle.cancel_switch()
-        return "the switch is being cancelled"
+    async def cancel(self, who: str) -> str:
+        """Returns when the switch has ended. Raises `OperatorError` when there is nothing to cancel, or no longer, and
+        when the switch ended otherwise."""
+        result = await self._lifecycle.cancel_switch(who)
+        if result.outcome is not Outcome.CANCELLED:
+            raise OperatorError(
+                f"the switch ended before it could be cancelled: {result.text}",
+                "See `vllm-console switch --status`.",
+                exit_code=EXIT_FAILED,
+            )
+        return result.text

@@ -68,7 +68,7 @@ async def _switch(host: Controlled, params: Any, who: str) -> SwitchResult:
 
 
 async def _cancel_switch(host: Controlled, params: Any, who: str) -> str:
-    return host.switching.cancel()
+    return await host.switching.cancel(who)
 
 
 async def _reload_profiles(host: Controlled, params: Any, who: str) -> ProfileChanges:
@@ -250,7 +250,7 @@ def _failed_inside(method: Method, error: Exception) -> RpcError:
 
 def _summary(outcome: Outcome) -> dict[str, Any]:
     if isinstance(outcome, SwitchResult):
-        return {"outcome": str(outcome.outcome), "text": outcome.text}
+        return {"outcome": str(outcome.outcome), "text": outcome.text, "timeline": msgspec.to_builtins(outcome.phases)}
     if isinstance(outcome, Applied):
         return {"outcome": "applied", "text": outcome.text}
     return {"outcome": "refused" if outcome.code == ErrorCode.CONFLICT else "failed", "text": outcome.message}

@@ -47,7 +47,8 @@ class Switching(Protocol):
     async def switch(self, params: SwitchParams, who: str) -> SwitchResult:
         """Returns when it is done, rolled back, refused or cancelled."""
 
-    def cancel(self) -> str: ...
+    async def cancel(self, who: str) -> str:
+        """Returns when what ran before goes on."""
 
 
 class Controlled(Protocol):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from engine_host.engine import last_words
@@ -199,9 +199,10 @@ class Lifecycle:
         """
         return await self._switching.ask(order, preflight, times)
 
-    def cancel_switch(self) -> None:
-        """Raises `OperatorError` when there is none, or when it can only go forward or be rolled back."""
-        self._switching.cancel()
+    def cancel_switch(self, who: str) -> Awaitable[SwitchResult]:
+        """How the switch ended, once it has. Raises `OperatorError` when there is none, or when it can only go forward
+        or be rolled back."""
+        return self._switching.cancel(who)
 
     # --- the owner -------------------------------------------------------------------------------------------------
 

@@ -58,10 +58,13 @@ class Switch:
     order: SwitchOrder
     preflight: Callable[[Profile], Coroutine[Any, Any, Checked]]
     times: PhaseTimes
+    done: asyncio.Future[SwitchResult]
+    """Its end, for whoever waits for it."""
     timeline: Timeline = field(default_factory=Timeline)
     tier: Tier = Tier.RELOAD
     since: float = field(default_factory=time.time)
     cancel: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled_by: str = ""
     before: Profile = field(init=False)
     """What ran when it began."""
     _requests: Carriage = field(init=False)
@@ -106,7 +109,8 @@ class Switch:
             self.timeline.expect(self.times.expected(self.order.profile.digest, self.tier))
             return await self._carry_out(plan, engine)
         except Cancelled:
-            return self._keep(Outcome.CANCELLED, f"switch to {self.order.profile.name} cancelled")
+            text = f"{self.cancelled_by} cancelled the switch to {self.order.profile.name}"
+            return self._keep(Outcome.CANCELLED, text)
         except Interrupted:
             if self.deck.engine is None:
                 self._requests.lose("the host is stopping")

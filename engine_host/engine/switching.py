@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from engine_host.engine import last_words
@@ -57,7 +57,7 @@ class Switching:
                 exit_code=EXIT_REFUSED,
             )
         command = Command("switch", order.drain_timeout_s, order.who)
-        self.under_way = Switch(self._deck, order, preflight, times)
+        self.under_way = Switch(self._deck, order, preflight, times, command.done)
         command.done.add_done_callback(self._is_over)
         result: SwitchResult = await self._commands.send(command)
         return result
@@ -65,13 +65,16 @@ class Switching:
     def _is_over(self, done: asyncio.Future[SwitchResult]) -> None:
         self.under_way = None
 
-    def cancel(self) -> None:
-        """Raises `OperatorError` when there is none, or when it can only go forward or be rolled back."""
+    def cancel(self, who: str) -> Awaitable[SwitchResult]:
+        """How the switch ended, once it has. Raises `OperatorError` when there is none, or when it can only go forward
+        or be rolled back."""
         under_way = self.under_way
         if under_way is None or not under_way.can_cancel:
             fact = "no switch is under way" if under_way is None else "the switch can no longer be cancelled"
             raise OperatorError(fact, "See `vllm-console switch --status`.", exit_code=EXIT_REFUSED)
+        under_way.cancelled_by = who
         under_way.cancel.set()
+        return asyncio.shield(under_way.done)
 
     async def carry_out(self, command: Command) -> Command | None:
         """Do what was asked for; returns a stop command that arrived meanwhile, which ended the switch."""
@@ -99,4 +102,6 @@ class Switching:
         else:
             good = result.outcome in (Outcome.SWITCHED, Outcome.UNCHANGED)
             severity = Severity.INFO if good else Severity.WARNING
-            self._on_event(f"switch.{result.outcome}", result.text, severity=severity, who=result.who)
+            phases = {str(phase.name): round(phase.took_s or 0.0, 3) for phase in result.phases}
+            data = {"tier": str(result.tier), "took_s": round(result.took_s, 3), "phases": phases}
+            self._on_event(f"switch.{result.outcome}", result.text, severity=severity, who=result.who, data=data)

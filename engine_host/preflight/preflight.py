@@ -131,7 +131,7 @@ class _Run:
             comparing = group.create_task(self._guarded("tokenizers", self._compare(files)))
             ports = group.create_task(self._rule("ports", check_port, profile.server, self._running_port))
         probed = probing.result() or Probed()
-        if self._names is None and (names := await self._questions.names()) is not None:
+        if self._names is None and (names := await self._guarded("names", self._questions.names())) is not None:
             self._names = names
             named = unknown_keys(profile.engine, profile.server, self._names)
             if named:

@@ -263,7 +263,7 @@ def cancelled() -> SwitchResult:
     base = result()
     return result(
         outcome=Outcome.CANCELLED,
-        text="switch to throughput cancelled, latency goes on",
+        text="maria cancelled the switch to throughput; latency goes on",
         took_s=2.2,
         gap_s=None,
         carried=0,

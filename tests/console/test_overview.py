@@ -52,7 +52,7 @@ def page(snapshot, *more, width=80, height=23, now=0.5, role=Role.ADMIN):
 
 @pytest.mark.parametrize("scene", SCENES)
 @given(width=st.integers(1, 240), height=st.integers(1, 80))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_page_has_exactly_the_size_of_its_terminal(scene, width, height):
     rows = overview(state_of(SCENES[scene]()), Moment(0.5, sample.AT), width, height)
     assert [cells(row) for row in rows] == [width] * height
@@ -259,7 +259,7 @@ def test_an_alert_of_the_host_takes_the_line_under_the_title():
 
 
 @given(anything(Snapshot), st.integers(60, 200), st.integers(2, 60))
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 def test_no_snapshot_a_host_can_send_breaks_a_page(snapshot, width, height):
     """Whatever numbers and texts it carries: the page has its size and nothing in it drives the terminal."""
     rows = overview(state_of(snapshot), Moment(0.5, sample.AT), width, height)

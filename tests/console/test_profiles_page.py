@@ -196,6 +196,13 @@ def test_only_a_forecast_that_can_be_done_offers_the_switch():
     assert "switch" not in labels(DESKS["forecast"], state_of(sample.serving(), Disconnected("gone", 1.0, 2.0)))
 
 
+def test_what_only_a_new_start_applies_is_not_called_no_difference():
+    none = sample_switch.forecast(tier=Tier.NONE)
+    assert "takes effect when engine-host starts anew" in page(desk(view=View.FORECAST, told=told(none)))
+    same = sample_switch.forecast(tier=Tier.NONE, changes=[])
+    assert "nothing differs from what runs" in page(desk(view=View.FORECAST, told=told(same)))
+
+
 def test_a_dry_run_of_another_state_of_the_host_offers_only_another_dry_run():
     """The host would refuse the switch, and what it told may hold no more."""
     drained, _ = profiles_desk.followed(DESKS["forecast"], state_of(sample.serving(state_version=9)))

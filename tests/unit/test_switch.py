@@ -50,6 +50,7 @@ async def test_a_reload_carries_the_streams_and_tells_each_phase(tmp_path: Path)
         assert world.lifecycle.profile is OTHER
         await world.until(lambda: old.is_app_closed)
         assert world.states.count(State.SWITCHING) == 1
+        assert list(world.data["switch.switched"]["phases"]) == names(result)
 
 
 async def test_an_overlap_starts_the_new_engine_before_it_touches_the_old(tmp_path: Path) -> None:

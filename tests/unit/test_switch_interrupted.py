@@ -26,13 +26,14 @@ async def test_a_switch_can_be_cancelled_until_the_old_engine_hands_over(tmp_pat
     async with serving(old) as world:
         under_way = asyncio.create_task(switch(world, tmp_path=tmp_path, drain_s=60.0))
         await world.until_state(State.SWITCHING)
-        world.lifecycle.cancel_switch()
-        result = await under_way
-        assert result.outcome is Outcome.CANCELLED
+        result = await world.lifecycle.cancel_switch("maria")
+        assert result is await under_way and result.outcome is Outcome.CANCELLED
+        assert result.text == "maria cancelled the switch to b; a goes on"
+        assert ("switch.cancelled", result.text) in world.events
         assert world.lifecycle.engine is old and world.lifecycle.state is State.SERVING
         assert stuck.ended_with is None and len(world.made) == 1
         with pytest.raises(OperatorError, match="no switch is under way"):
-            world.lifecycle.cancel_switch()
+            world.lifecycle.cancel_switch("maria")
 
 
 async def test_a_switch_asked_for_in_the_instant_of_a_stop_is_refused(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ async def test_a_switch_of_a_dead_host_can_be_cancelled_while_the_engine_starts(
     await world.until(lambda: any("giving up" in text for _, text in world.events))
     under_way = asyncio.create_task(switch(world, tmp_path=tmp_path))
     await world.until(lambda: len(world.made) == 4)
-    world.lifecycle.cancel_switch()
+    world.lifecycle.cancel_switch("maria")
     async with asyncio.timeout(2):
         assert (await under_way).outcome is Outcome.CANCELLED
     assert hangs.stopped_with and world.lifecycle.state is State.DEAD
@@ -132,7 +133,7 @@ async def test_a_cancel_that_comes_as_the_drain_ends_is_not_lost(tmp_path: Path)
 
         def cancelled_at_the_end(bound: Any) -> Any:
             if not old.streams and world.lifecycle.switch_under_way.can_cancel:
-                world.lifecycle.cancel_switch()
+                world.lifecycle.cancel_switch("maria")
             return handling(bound)
 
         old.handling = cancelled_at_the_end

@@ -16,9 +16,10 @@ from engine_host.preflight.known_answers import KnownAnswers
 from engine_host.preflight.preflight import PreflightReport
 from engine_host.profiles import ProfileDirectory, load_profile
 from engine_host.protocol.errors import OperatorError
-from engine_host.protocol.methods import ForecastParams
+from engine_host.protocol.methods import ForecastParams, SwitchParams
 from engine_host.protocol.profiles import Preflight, Tier
 from engine_host.protocol.snapshot import State
+from engine_host.protocol.switching import Outcome
 from engine_host.switchboard import Switchboard
 
 from . import world as worlds
@@ -161,3 +162,23 @@ async def test_a_forecast_counts_what_runs_also_when_none_of_it_notices(
         told = await board.forecast(ForecastParams(profile="b"))
         assert (told.tier, told.running) == (tier, 2)
         assert (told.will_carry, told.will_drain, told.will_replay) == shares
+
+
+async def test_a_cancel_is_answered_when_what_ran_before_goes_on(tmp_path: Path, checks: Checks) -> None:
+    write(tmp_path, "b", "max_num_seqs = 4")
+    async with board_of(World(ScriptedEngine(streams=[ScriptedStream("grammar", carryable=False)])), tmp_path) as board:
+        under_way = asyncio.create_task(board.switch(SwitchParams(profile="b", idempotency_key="k"), "ops"))
+        while board.status().active is None:
+            await asyncio.sleep(0)
+        assert await board.cancel("maria") == "maria cancelled the switch to b; a goes on"
+        assert (await under_way).outcome is Outcome.CANCELLED
+        with pytest.raises(OperatorError, match="no switch is under way"):
+            await board.cancel("maria")
+
+
+async def test_keys_that_no_switch_applies_are_named_with_what_does(tmp_path: Path, checks: Checks) -> None:
+    (tmp_path / "b.toml").write_text('schema = 1\n[engine]\nmodel = "scripted/model"\n[server]\nport = 9\n')
+    async with board_of(World(), tmp_path) as board:
+        result = await board.switch(SwitchParams(profile="b", idempotency_key="k"), "ops")
+        assert result.outcome is Outcome.SWITCHED
+        assert "; server.port not yet: the host keeps its listener" in result.text

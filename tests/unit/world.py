@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ class World:
         self.engines = list(engines)
         self.made: list[ScriptedEngine] = []
         self.events: list[tuple[str, str]] = []
+        self.data: dict[str, Mapping[str, Any]] = {}
+        """Of the last event of each kind."""
         self.states: list[State] = []
         self.told: list[str] = []
         """What the telemetry is told."""
@@ -67,8 +69,9 @@ class World:
         self.made.append(self.engines.pop(0) if self.engines else ScriptedEngine())
         return self.made[-1]
 
-    def on_event(self, kind: str, text: str, **_: Any) -> None:
+    def on_event(self, kind: str, text: str, *, data: Mapping[str, Any] | None = None, **_: Any) -> None:
         self.events.append((kind, text))
+        self.data[kind] = data or {}
         self.states.append(self.lifecycle.state)
 
     async def until(self, condition: Callable[[], bool]) -> None:

@@ -25,7 +25,7 @@ from engine_host.protocol.profiles import (
     Tier,
 )
 from engine_host.protocol.snapshot import Host, ProfileRef, Snapshot, State
-from engine_host.protocol.switching import Outcome, SwitchForecast, SwitchResult, SwitchStatus
+from engine_host.protocol.switching import Outcome, PhaseName, SwitchForecast, SwitchPhase, SwitchResult, SwitchStatus
 from engine_host.telemetry.event_log import EventLog
 
 DEADLINE_S = 10.0
@@ -76,9 +76,10 @@ class FakeSwitching:
             tier=Tier.RELOAD,
             at=1.0,
             took_s=2.0,
+            phases=[SwitchPhase(name=PhaseName.PREFLIGHT, at_s=0.0, took_s=0.5)],
         )
 
-    def cancel(self) -> str:
+    async def cancel(self, who: str) -> str:
         raise OperatorError("no switch is under way", "See `vllm-console switch --status`.", exit_code=EXIT_REFUSED)
 
     def _known(self, name: str) -> None:

@@ -261,3 +261,11 @@ async def test_the_caller_of_stop_gets_its_reply_and_subscribers_the_last_event(
     assert await caller.is_closed_by_host()
     assert await watcher.is_closed_by_host()
     assert not bench.socket_path.exists()
+
+
+async def test_the_audit_log_keeps_the_timeline_of_a_switch(bench: Bench) -> None:
+    client = await bench.connect()
+    await client.call("switch", change("k", profile="b"))
+    outcome = bench.audit_lines()[1]
+    assert (outcome["outcome"], outcome["text"]) == ("switched", "switched a -> b")
+    assert [(phase["name"], phase["took_s"]) for phase in outcome["timeline"]] == [("preflight", 0.5)]
