@@ -189,7 +189,7 @@ class ProfilesScreen(Page):
         if isinstance(outcome, str):
             self.console.notice(outcome, OUTCOME_S)
         else:
-            # It goes on from here, and its end is shown by itself.
+            # What became of the switch is shown by itself, as for everybody who watches.
             self.console.notice(fmt.clean(f"cancel: {outcome.text}"), HINT_S)
 
     def _now(self, desk: Desk) -> None:
