@@ -20,6 +20,7 @@ def changes(before: ProfileList, after: ProfileList, since: float) -> ProfileCha
     parts = [f"{what}: {', '.join(names)}" for what, names in told.items() if names]
     if any(one.is_running and one.has_changed for one in after.profiles):
         parts.append("the running profile's file has changed; switch to it to apply that")
+    found = "1 profile" if len(new) == 1 else f"{len(new)} profiles"
     return ProfileChanges(
         directory=after.directory,
         since=since,
@@ -27,5 +28,5 @@ def changes(before: ProfileList, after: ProfileList, since: float) -> ProfileCha
         removed=removed,
         changed=changed,
         broken=broken,
-        text=f"{len(new)} profiles in {after.directory}; " + ("; ".join(parts) if parts else "nothing has changed"),
+        text=f"{found} in {after.directory}; " + ("; ".join(parts) if parts else "nothing has changed"),
     )

@@ -25,9 +25,9 @@ from pathlib import Path
 import httpx
 
 from engine_host.demo.model import prepare
-from tests.e2e.real_host import RealHost
+from tests.e2e.conftest import PROFILES
+from tests.e2e.real_host import RealHost, serving
 
-PROFILES = Path(__file__).parents[1] / "e2e" / "profiles"
 CLIENTS = 8
 ANSWER_TOKENS = 900
 QUIET_S = 10.0
@@ -162,17 +162,13 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ["VLLM_CONSOLE_TEST_MODEL"] = str(prepare())
     os.environ["VLLM_CONSOLE_TEST_BROKEN_MODEL"] = "not-used"
-    with tempfile.TemporaryDirectory() as home:
-        host = RealHost(Path(home), PROFILES / "a.toml", arguments=(f"--profiles-dir={PROFILES}",)).start()
-        try:
-            host.wait_for_state("serving")
-            for _, name in ROUND:
-                host.console(
-                    "switch", name, "--dry-run", timeout_s=120
-                )  # so that no round pays for the first look at a profile
-            rows = asyncio.run(measure(host, arguments.rounds))
-        finally:
-            host.end()
+    with (
+        tempfile.TemporaryDirectory() as home,
+        serving(Path(home), PROFILES / "a.toml", f"--profiles-dir={PROFILES}") as host,
+    ):
+        for _, name in ROUND:  # so that no round pays for the first look at a profile
+            host.console("switch", name, "--dry-run", timeout_s=120)
+        rows = asyncio.run(measure(host, arguments.rounds))
     print(table(rows))
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))

@@ -10,9 +10,11 @@ import pytest
 
 from engine_host.demo.model import prepare
 
-from .real_host import RealHost
+from .real_host import RealHost, serving
 
 HERE = Path(__file__).parent
+PROFILES = HERE / "profiles"
+"""For switches: `a`, and those that differ from it or fail in one way each."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,9 +25,5 @@ def model() -> None:
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory, model: None) -> Iterator[RealHost]:
-    real = RealHost(tmp_path_factory.mktemp("host"), HERE / "engine.toml").start()
-    try:
-        real.wait_for_state("serving")
+    with serving(tmp_path_factory.mktemp("host"), HERE / "engine.toml") as real:
         yield real
-    finally:
-        real.end()

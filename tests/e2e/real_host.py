@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -196,6 +196,17 @@ class RealHost:
         for process in family:
             with contextlib.suppress(psutil.Error):
                 process.kill()
+
+
+@contextlib.contextmanager
+def serving(home: Path, profile: Path, *arguments: str) -> Iterator[RealHost]:
+    """A host that serves, and is gone at the end."""
+    host = RealHost(home, profile, arguments=arguments).start()
+    try:
+        host.wait_for_state("serving")
+        yield host
+    finally:
+        host.end()
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:

@@ -21,8 +21,8 @@ import psutil
 import pytest
 
 from .client import Seen, ask, ask_all, mixed
-from .conftest import HERE
-from .real_host import RealHost, SwitchOutcome, until
+from .conftest import PROFILES
+from .real_host import RealHost, SwitchOutcome, serving, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -50,13 +50,8 @@ PEOPLE = {
 def host(tmp_path_factory: pytest.TempPathFactory, model: None) -> Iterator[RealHost]:
     home = tmp_path_factory.mktemp("switch")
     os.environ["VLLM_CONSOLE_TEST_BROKEN_MODEL"] = str(broken_model(home / "broken-model"))
-    arguments = (f"--profiles-dir={HERE / 'profiles'}",)
-    real = RealHost(home, HERE / "profiles" / "a.toml", arguments=arguments).start()
-    try:
-        real.wait_for_state("serving")
+    with serving(home, PROFILES / "a.toml", f"--profiles-dir={PROFILES}") as real:
         yield real
-    finally:
-        real.end()
 
 
 def broken_model(path: Path) -> Path:
@@ -275,7 +270,7 @@ async def test_a_switch_that_fails_rolls_back_and_loses_nothing(
     assert reason in outcome.stderr
     now = host.status()
     assert (now["state"], now["profile"]["name"]) == ("serving", before)
-    until(lambda: len(host.children()) <= family + 1, 60, "no process left of the failed engine")
+    until(lambda: len(host.children()) <= family, 15, "no process left of the failed engine")
     shown = host.console("events", "--limit", "5").stdout
     assert name in shown
     assert host.metrics()["vllm:generation_tokens_total"] > 0

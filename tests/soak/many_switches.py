@@ -22,9 +22,9 @@ import psutil
 
 from engine_host.demo.model import prepare
 from tests.e2e.client import ask
-from tests.e2e.real_host import RealHost
+from tests.e2e.conftest import PROFILES
+from tests.e2e.real_host import RealHost, serving
 
-PROFILES = Path(__file__).parents[1] / "e2e" / "profiles"
 WARM_UP = 4
 CLIENTS = 4
 GROWTH = 1.05
@@ -105,13 +105,11 @@ def main() -> int:
     arguments = parser.parse_args()
     os.environ["VLLM_CONSOLE_TEST_MODEL"] = str(prepare())
     os.environ["VLLM_CONSOLE_TEST_BROKEN_MODEL"] = "not-used"
-    with tempfile.TemporaryDirectory() as home:
-        host = RealHost(Path(home), PROFILES / "a.toml", arguments=(f"--profiles-dir={PROFILES}",)).start()
-        try:
-            host.wait_for_state("serving")
-            wrong = verdict(*asyncio.run(run(host, max(WARM_UP + 2, arguments.switches))))
-        finally:
-            host.end()
+    with (
+        tempfile.TemporaryDirectory() as home,
+        serving(Path(home), PROFILES / "a.toml", f"--profiles-dir={PROFILES}") as host,
+    ):
+        wrong = verdict(*asyncio.run(run(host, max(WARM_UP + 2, arguments.switches))))
     print("\n".join(wrong) or "nothing grew, nothing failed")
     return bool(wrong)
 

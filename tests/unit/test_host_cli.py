@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import pytest
 
 from engine_host import cli
-from engine_host.engine.vllm.releases import installed_version
 from engine_host.preflight import preflight, report
 from engine_host.protocol.errors import EXIT_INVALID
 from engine_host.state_dir import claimed_state_dir
@@ -51,8 +50,6 @@ def test_a_mistake_in_server_is_told_before_anything_is_started(tmp_path: Path, 
 
 
 def test_two_hosts_do_not_share_a_state_directory(tmp_path: Path) -> None:
-    if installed_version() is None:
-        pytest.skip("without vLLM nothing is served at all")
     (tmp_path / "p.toml").write_text(PROFILE)
     with claimed_state_dir(tmp_path / "state", 8000, "profile other, port 8000"):
         served = run(tmp_path, "serve", str(tmp_path / "p.toml"), "--state-dir", str(tmp_path / "state"))
@@ -61,7 +58,6 @@ def test_two_hosts_do_not_share_a_state_directory(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.skipif(installed_version() is None, reason="without vLLM nothing is served at all")
 def test_a_host_whose_port_is_taken_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(PROFILE)
     with socket.socket() as taken:
@@ -73,7 +69,6 @@ def test_a_host_whose_port_is_taken_leaves_nothing_behind(tmp_path: Path) -> Non
     assert [found.name for found in tmp_path.iterdir()] == ["p.toml"]
 
 
-@pytest.mark.skipif(installed_version() is None, reason="without vLLM nothing is served at all")
 def test_a_socket_in_a_directory_that_is_not_there_is_refused_and_makes_none(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(PROFILE)
     with socket.socket() as free:

@@ -72,7 +72,6 @@ def test_what_an_engine_says_about_its_kv_cache_is_read(text: str, expected: KvS
 
 def test_the_installed_vllm_says_it_in_words_that_are_read() -> None:
     """The message is formatted in the installed code; a release that changes it is noticed here."""
-    pytest.importorskip("vllm")
     from importlib.util import find_spec
     from pathlib import Path
 

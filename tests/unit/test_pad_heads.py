@@ -42,7 +42,6 @@ def test_what_cannot_be_done_is_told_with_a_remedy(config: dict[str, Any], ranks
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two random models of 14 heads in 2 groups: Qwen2 in two files, Llama in one."""
-    pytest.importorskip("transformers")
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 

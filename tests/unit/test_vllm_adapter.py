@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
 
 import httpx
@@ -122,7 +121,6 @@ async def test_an_app_that_outlives_its_engine_keeps_what_makes_prompts_into_tok
     assert llm.shut_down_with == [None]
 
 
-@pytest.mark.skipif(not find_spec("fastapi"), reason="comes with vLLM")
 async def test_the_health_of_a_dead_engine_is_told_like_everything_else_of_it(no_vllm: None) -> None:
     from fastapi import FastAPI, Response
 

@@ -40,11 +40,11 @@ def build(
         logger.warning("the configuration of this vLLM cannot be read for later checks", exc_info=True)
     if is_given_up():
         raise EngineStartError("stopped while starting")
-    llm = succeedable(AsyncLLM).from_vllm_config(
+    # Not a variable of this frame: an import on the way may keep it for good (`VllmEngine._imported_and_built`).
+    return namespace, succeedable(AsyncLLM).from_vllm_config(
         config,
         stat_loggers=[statistics.step_logger(sink)],
         enable_log_requests=engine_arguments.enable_log_requests,
         aggregate_engine_logging=engine_arguments.aggregate_engine_logging,
         disable_log_stats=engine_arguments.disable_log_stats,
     )
-    return namespace, llm
