@@ -6,8 +6,8 @@ Tensor parallelism gives every GPU the same number of heads, and a draft is spre
 28 heads of Qwen2.5-7B cannot be shared by eight, 32 can. A head whose query rows and output columns are zeros adds
 nothing to any token. Heads that share a key-value head lie together, so each such group grows at its end.
 
-Reads and writes safetensors by hand and tensor by tensor, whatever their float type, with no more than one in memory:
-15 GB take a minute. The result is of Llama's architecture, which is Qwen2's with every choice in its config.json.
+Shard by shard, with one of them in memory. The result is of Llama's architecture, which is Qwen2's with every choice in
+its config.json.
 """
 
 from __future__ import annotations
@@ -18,19 +18,14 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from engine_host.preflight.files import find_model
 from engine_host.preflight.weights import INDEX
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, OperatorError
-
-Bytes = npt.NDArray[np.uint8]
 
 _QUERY = re.compile(r"\.self_attn\.q_proj\.(weight|bias)$")
 _OUTPUT = re.compile(r"\.self_attn\.o_proj\.weight$")
@@ -47,10 +42,10 @@ class Heads:
     size: int
     """Of each head, in elements."""
 
-    def grown(self, rows: Bytes) -> Bytes:
-        """`rows` [heads x size, ...] with zeros for the new heads at the end of every group."""
-        groups = rows.reshape(self.key_value, self.before // self.key_value * self.size, -1)
-        wider = np.zeros((self.key_value, self.after // self.key_value * self.size, groups.shape[2]), np.uint8)
+    def grown(self, rows: Any) -> Any:
+        """A tensor of `rows` [heads x size, ...] with zeros for the new heads at the end of every group."""
+        groups = rows.reshape(self.key_value, self.before // self.key_value * self.size, *rows.shape[1:])
+        wider = rows.new_zeros(self.key_value, self.after // self.key_value * self.size, *rows.shape[1:])
         wider[:, : groups.shape[1]] = groups
         return wider.reshape(self.after * self.size, *rows.shape[1:])
 
@@ -85,12 +80,18 @@ def pad_model(source: Path, target: Path, ranks: int) -> Heads:
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     files = sorted(source.glob("*.safetensors"))
+    from safetensors import SafetensorError
+
     if not files:
         raise OperatorError(f"there are no *.safetensors in {source}", "download the model in that format")
     placed: dict[str, str] = {}
     total_bytes = 0
     for file in files:
-        written = _pad_file(file, part / file.name, heads, adds_bias=config["model_type"] == "qwen2")
+        try:
+            written = _pad_file(file, part / file.name, heads, adds_bias=config["model_type"] == "qwen2")
+        except SafetensorError as error:
+            shutil.rmtree(part, ignore_errors=True)
+            raise OperatorError(f"{file}: {error}", "download it again") from error
         placed |= dict.fromkeys(written, file.name)
         total_bytes += sum(written.values())
     if len(files) > 1:
@@ -121,58 +122,24 @@ def padded_config(config: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
 
 def _pad_file(source: Path, target: Path, heads: Heads, *, adds_bias: bool) -> dict[str, int]:
     """Tensor -> its size in bytes, as written."""
-    data = np.memmap(source, dtype=np.uint8, mode="r")
-    data_at = 8 + int.from_bytes(data[:8].tobytes(), "little")
-    header: dict[str, Any] = json.loads(data[8:data_at].tobytes())
-    metadata = header.pop("__metadata__", {"format": "pt"})
-    new: dict[str, Any] = {"__metadata__": metadata}
-    at = 0
-    for name, entry, _ in _tensors(header, data[data_at:], heads, adds_bias, with_data=False):
-        new[name] = {**entry, "data_offsets": [at, at := at + _bytes_of(entry)]}
-    text = json.dumps(new).encode()
-    text += b" " * (-len(text) % 8)
-    with target.open("wb") as out:
-        out.write(len(text).to_bytes(8, "little") + text)
-        for _, _, content in _tensors(header, data[data_at:], heads, adds_bias, with_data=True):
-            out.write(content)
-    return {name: _bytes_of(entry) for name, entry in new.items() if name != "__metadata__"}
+    from safetensors import safe_open
+    from safetensors.torch import save_file
 
-
-def _tensors(
-    header: Mapping[str, Any], data: Bytes, heads: Heads, adds_bias: bool, *, with_data: bool
-) -> Iterator[tuple[str, dict[str, Any], bytes]]:
-    """Every tensor of the new file: name, dtype and shape, content. `adds_bias`: to the output projections."""
-    for name, entry in header.items():
-        start, end = entry["data_offsets"]
-        shape, dtype = list(entry["shape"]), entry["dtype"]
-        is_query, is_output = _QUERY.search(name), _OUTPUT.search(name)
-        width = (end - start) // max(1, math.prod(shape))
-        if is_query:
-            new_shape = [heads.after * heads.size, *shape[1:]]
-        else:
-            new_shape = [*shape[:-1], heads.after * heads.size] if is_output else shape
-        content = b""
-        if with_data:
-            elements = np.ascontiguousarray(data[start:end]).reshape(*shape, width)
-            if is_query:
-                elements = heads.grown(elements)
-            elif is_output:
-                elements = heads.grown(elements.swapaxes(0, 1)).swapaxes(0, 1)
-            content = elements.tobytes()
-        yield name, {"dtype": dtype, "shape": new_shape}, content
-        if is_output and adds_bias:
-            # Llama with biases has one here too; Qwen2 has none, which is one of zeros.
-            bias = {"dtype": dtype, "shape": [shape[0]]}
-            yield name.replace(".weight", ".bias"), bias, bytes(shape[0] * width) if with_data else b""
-
-
-_WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1, "BOOL": 1}
-
-
-def _bytes_of(entry: Mapping[str, Any]) -> int:
-    if (width := _WIDTHS.get(entry["dtype"])) is None:
-        raise OperatorError(f"a tensor is of type {entry['dtype']}", "take the unquantised weights of the model")
-    return int(width * math.prod(entry["shape"]))
+    padded: dict[str, Any] = {}
+    with safe_open(source, "pt") as weights:
+        metadata = weights.metadata()
+        for name in weights.keys():  # noqa: SIM118 - it is no mapping
+            tensor = weights.get_tensor(name)
+            if _QUERY.search(name):
+                tensor = heads.grown(tensor)
+            elif _OUTPUT.search(name):
+                tensor = heads.grown(tensor.T).T.contiguous()
+                if adds_bias:
+                    # Llama with biases has one here too; Qwen2 has none, which is one of zeros.
+                    padded[name.replace(".weight", ".bias")] = tensor.new_zeros(tensor.shape[0])
+            padded[name] = tensor
+    save_file(padded, target, metadata or {"format": "pt"})
+    return {name: tensor.nbytes for name, tensor in padded.items()}
 
 
 def main(words: list[str] | None = None) -> int:

@@ -145,7 +145,8 @@ class Switch:
             old.reclaim_metrics()
             if not isinstance(error, EngineStartError):
                 raise
-            text = f"{self.order.profile.name} did not start beside {self.before.name}, which goes on: {error.reason}"
+            before = f"{self.before.name}, which {'has died meanwhile' if old.is_dead else 'goes on'}"
+            text = f"{self.order.profile.name} did not start beside {before}: {error.reason}"
             self.deck.keep(self.order.who)
             return self._result(Outcome.ROLLED_BACK, text, error.lines)
         try:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from engine_host.pad_heads import heads_for
 from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.profiles import Finding
 
@@ -88,8 +89,6 @@ def without_vllms_words(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _can_be_padded(model: ModelFiles, ranks: int) -> bool:
-    from engine_host.pad_heads import heads_for  # loads numpy
-
     try:
         heads_for(model.config, ranks)
     except (OperatorError, KeyError, ValueError, TypeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +105,13 @@ def test_the_command_says_what_came_of_it(made: Path, tmp_path: Path, capsys: py
     said = capsys.readouterr().err
     assert "exists" in said and "Traceback" not in said
     assert not list(tmp_path.glob(".*")), "nothing half done is left"
+
+
+def test_a_file_that_was_cut_off_is_named(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "llama", tmp_path / "cut")
+    file = tmp_path / "cut" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(OperatorError, match=r"model\.safetensors") as told:
+        pad_model(tmp_path / "cut", tmp_path / "padded", 8)
+    assert told.value.remedy == "download it again"
+    assert [found.name for found in tmp_path.iterdir()] == ["cut"]

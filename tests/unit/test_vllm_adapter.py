@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from types import ModuleType, SimpleNamespace
 
 import httpx
 import pytest
 
 from engine_host.engine.port import EngineArguments
+from engine_host.engine.vllm import adapter
 from engine_host.engine.vllm.adapter import VllmEngine
 from engine_host.engine.vllm.app import finish_app
 from engine_host.gateway.unavailable import Unavailable
@@ -138,3 +140,29 @@ async def test_the_health_of_a_dead_engine_is_told_like_everything_else_of_it(no
         answer = await client.get("/health")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "20")
     assert (answer.json()["state"], answer.json()["error"]["message"]) == ("dead", "The engine has died.")
+
+
+async def test_a_build_that_hangs_in_its_thread_holds_up_neither_a_stop_nor_a_deadline(
+    no_vllm: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A download, a file server that does not answer. What comes of it later is ended."""
+    llm, answers = Retiring(), threading.Event()
+    monkeypatch.setattr(adapter, "_ABANDON_S", 0.2)
+    monkeypatch.setattr(adapter, "import_vllm", lambda: None)
+
+    def hangs(*_: object) -> tuple[None, Retiring]:
+        answers.wait(30)
+        return None, llm
+
+    monkeypatch.setattr(adapter, "build", hangs)
+    engine = VllmEngine(EngineArguments(engine={}, server={}), lambda names: None)
+    start = asyncio.create_task(engine.start(lambda step: None))
+    await asyncio.sleep(0.05)
+    start.cancel()
+    async with asyncio.timeout(5):
+        await asyncio.wait({start})
+        await engine.stop(0.0)
+        assert not llm.shut_down_with
+        answers.set()
+        while not llm.shut_down_with:
+            await asyncio.sleep(0.01)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import shutil
 import tempfile
@@ -30,7 +29,7 @@ from engine_host.engine.port import (
     Handling,
     StepSink,
 )
-from engine_host.engine.vllm import carry, statistics
+from engine_host.engine.vllm import carry, remains, statistics
 from engine_host.engine.vllm.app import build_app, refusal
 from engine_host.engine.vllm.build import build
 from engine_host.engine.vllm.carriable import total_tokens
@@ -50,6 +49,8 @@ _CLOSE_S = 5.0
 """What the API app's own shutdown gets."""
 _SHUTDOWN_GRACE_S = 10.0
 """What vLLM's shutdown gets beyond its own time-out before its processes are killed under it."""
+_ABANDON_S = 10.0
+"""What a build that is given up gets to fail once its processes are gone."""
 _CLEAR_S = 1.0
 """What an engine gets to end by itself that keeps nothing beyond its life. Its core would take 4 to 10 s, most of it to
 take apart the interpreters of its workers and then its own; what these hold is memory, which the system takes back, and
@@ -232,11 +233,9 @@ class VllmEngine:
         self._app = None
 
     async def _let_go(self) -> None:
-        """vLLM leaves its ZeroMQ context (nine descriptors and three threads) and its pipes to the garbage collector,
-        and what refers to them runs in circles: a host that switches every hour would have none left in a week."""
         self._building = self._ledger = self._succession = None
         self._collectors = []
-        await asyncio.to_thread(gc.collect)
+        await asyncio.to_thread(remains.let_go)
 
     async def _end(self, timeout_s: float, *, keep_app: bool = False) -> None:
         await self._end_build()
@@ -261,11 +260,16 @@ class VllmEngine:
 
     async def _end_build(self) -> None:
         """A build under way cannot be interrupted in its thread; without its processes it fails by itself. One that
-        still imports or downloads has none yet, so they are looked for until the thread ends."""
+        still imports has none yet, so they are looked for until the thread ends. One that waits for a download or a
+        file server may never end, and is left to itself."""
         building, self._building = self._building, None
         if building is None:
             return
+        deadline = time.monotonic() + _ABANDON_S
         while not building.done():
+            if time.monotonic() > deadline:
+                building.add_done_callback(_end_late)
+                return
             await asyncio.to_thread(self._kill_children)
             await asyncio.wait({building}, timeout=0.2)
         if self._llm is None and not building.cancelled() and building.exception() is None:
@@ -279,6 +283,13 @@ class VllmEngine:
         self._kill_children()
         if self._sockets is not None:
             shutil.rmtree(self._sockets, ignore_errors=True)
+
+
+def _end_late(building: asyncio.Task[tuple[Any, Any]]) -> None:
+    """What an abandoned build came to after all; mostly nothing, since it asks before it starts processes."""
+    if not building.cancelled() and building.exception() is None:
+        llm = building.result()[1]
+        asyncio.get_running_loop().run_in_executor(None, _shut_down, llm, _CLEAR_S)
 
 
 def _shut_down(llm: Any, timeout_s: float) -> None:
