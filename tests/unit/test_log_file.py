@@ -87,8 +87,7 @@ def test_a_file_grown_too_large_is_cut_and_the_older_part_kept(tmp_path: Path) -
         """
         log = LogFile(here / "engine.log", max_bytes=10_000)
         log.start()
-        for number in range(300):
-            os.write(1, b"line %05d %s\\n" % (number, b"x" * 87))
+        os.write(1, b"".join(b"line %05d %s\\n" % (number, b"x" * 87) for number in range(300)))
         until(lambda: (here / "engine.log").stat().st_size == 0)
         os.write(1, b"the first of the new part\\n")
         until(lambda: log.since(0)[-1] == "the first of the new part")
