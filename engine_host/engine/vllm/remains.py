@@ -3,8 +3,8 @@ descriptors left in a week.
 
 vLLM leaves its ZeroMQ context (nine descriptors and three threads) and its pipes to the garbage collector, and what
 refers to them runs in circles. And it caches what it finds out about tokenizers, by tokenizer: each engine has some of
-its own, and about 40 MB of them stay for as long as a cache has room. What is freed at last lies in pieces, in the heaps
-of threads that have ended: the C library gives it back when told to.
+its own, and about 40 MB of them stay for as long as a cache has room. What is freed at last lies in pieces, in heaps of
+threads that have ended: the C library gives it back when told to.
 """
 
 from __future__ import annotations
