@@ -9,10 +9,13 @@ moment, also while `start` is still under way in its thread, and leaves no child
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy.typing as npt
+
+from engine_host.live.sample import DialName, DialRange, LiveSample
 from engine_host.profiles.profile import EngineArguments as EngineArguments
 
 Scope = MutableMapping[str, Any]
@@ -122,6 +125,25 @@ class Handling:
     """Cannot be carried, but the client has received nothing yet: starts over when its drain time ends."""
 
 
+class LiveScheduler(Protocol):
+    """The scheduler inside a running engine, seen and steered from outside. Valid until the engine's `stop`."""
+
+    @property
+    def ranges(self) -> Mapping[DialName, DialRange]:
+        """Of the dials that this engine has; `speculative_tokens` is missing without speculation."""
+
+    def samples(self) -> Sequence[LiveSample]:
+        """The newest look into every engine core, at most a tenth of a second old while it works. Costs under a
+        millisecond. Empty until the first one."""
+
+    def steps(self, after: float) -> npt.NDArray[Any]:
+        """`STEP` [steps], oldest first: those that ended after the monotonic second `after` and are still kept."""
+
+    async def set_dials(self, values: Mapping[DialName, int]) -> None:
+        """Returns when every core has applied them: at its next step, at once if it is idle. Values within `ranges`.
+        Raises `TimeoutError` when a core does not answer, `ValueError` for a value outside its range."""
+
+
 class CarriedStream(Protocol):
     """A request between two engines; only engines look inside."""
 
@@ -157,6 +179,13 @@ class Engine(Protocol):
         """None while the engine core runs, or when the system does not tell."""
 
     def backlog(self) -> Backlog: ...
+
+    @property
+    def live(self) -> LiveScheduler | str:
+        """The scheduler inside, or why there is none to be reached, in words ("vLLM 0.40 is newer than ...")."""
+
+    def abort(self, request_id: str, error: str) -> bool:
+        """End one request; its client gets `error`, its blocks are free at the next step. False: no such request."""
 
     async def probe(self, timeout_s: float) -> None:
         """Have it generate one token. Raises `EngineStartError` when none comes."""

@@ -17,7 +17,7 @@ import msgspec
 
 from .events import Event
 from .profiles import Preflight, ProfileChanges, ProfileDetail, ProfileDiff, ProfileList, Tier
-from .snapshot import Snapshot, State
+from .snapshot import Dial, Snapshot, State
 from .switching import SwitchForecast, SwitchResult, SwitchStatus
 
 
@@ -190,6 +190,103 @@ class Reloaded(Applied, frozen=True, kw_only=True):
     changes: ProfileChanges
 
 
+class DialSheet(msgspec.Struct, frozen=True, kw_only=True):
+    dials: dict[str, Dial]
+    unavailable_reason: str | None = None
+    """Why there are none, in words."""
+
+
+class DialsSet(Change, frozen=True, kw_only=True):
+    values: Annotated[dict[str, int | None], msgspec.Meta(min_length=1, max_length=8)]
+    """By dial; `None`: back to what the engine was started with."""
+    for_s: Annotated[float, msgspec.Meta(ge=1.0, le=604_800.0)] | None = None
+    """After it the former value returns; `None`: it stays."""
+    expected: Annotated[dict[str, int], msgspec.Meta(max_length=8)] | None = None
+    """By dial, the value that the caller saw: another one in force refuses the call."""
+
+
+class DialsApplied(Applied, frozen=True, kw_only=True):
+    dials: dict[str, Dial]
+
+
+class RequestOrder(StrEnum):
+    AGE = "age"
+    """Oldest first."""
+    WAITED = "waited"
+    BLOCKS = "blocks"
+    PROMPT = "prompt"
+    GENERATED = "generated"
+    PREEMPTIONS = "preemptions"
+
+
+class RequestsList(_Params, frozen=True, kw_only=True):
+    order: RequestOrder = RequestOrder.AGE
+    """Largest first."""
+    state: str | None = None
+    """Only those in it: `running` `waiting` `deferred` `preempted`."""
+    match: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    """Only those whose id contains it."""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=2_000)] = 500
+
+
+class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One unfinished request; what only the scheduler knows is `None` without it."""
+
+    id: str
+    state: str
+    age_s: float
+    waited_s: float
+    """From its arrival to its first step, or until now."""
+    prompt_tokens: int | None = None
+    generated_tokens: int | None = None
+    max_tokens: int | None = None
+    """That may be generated."""
+    cached_tokens: int | None = None
+    blocks: int | None = None
+    priority: int | None = None
+    preemptions: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    trouble: str | None = None
+    """In words: hung, or stuck because it can never be scheduled."""
+
+
+class RequestList(msgspec.Struct, frozen=True, kw_only=True):
+    requests: list[RequestRow]
+    total: int
+    """That there are; `requests` holds those asked for."""
+    by_state: dict[str, int]
+    at: float
+    """Unix time."""
+    unavailable_reason: str | None = None
+    """Why the scheduler's own figures are missing."""
+
+
+class RequestAbort(Change, frozen=True, kw_only=True):
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+
+
+class KvMapParams(_Params, frozen=True, kw_only=True):
+    cells: Annotated[int, msgspec.Meta(ge=1, le=4_096)] = 512
+
+
+class KvHolder(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    blocks: int
+
+
+class KvMap(msgspec.Struct, frozen=True, kw_only=True):
+    """The blocks in order of their numbers, in groups of equal size (the last may be smaller)."""
+
+    at: float
+    blocks_per_cell: int
+    cells: list[tuple[int, int, int, int]]
+    """Blocks in each `engine_host.live.sample.BlockState`, in its order; every block is in one of them."""
+    holders: list[KvHolder]
+    """Who holds most, at most eight."""
+    unavailable_reason: str | None = None
+
+
 @dataclass(frozen=True)
 class Method:
     name: str
@@ -212,6 +309,11 @@ METHODS: dict[str, Method] = {
         Method("profiles.diff", Risk.READ, DiffParams, ProfileDiff, "what differs, and which tier each change needs"),
         Method("profiles.check", Risk.READ, ProfileName, Preflight, "check one profile, touch nothing"),
         Method("profiles.reload", Risk.OPERATE, ReloadParams, Reloaded, "read the profiles anew, tell what changed"),
+        Method("dials.get", Risk.READ, NoParams, DialSheet, "the live dials with their range"),
+        Method("dials.set", Risk.OPERATE, DialsSet, DialsApplied, "set live dials, at the next scheduler step"),
+        Method("requests.list", Risk.READ, RequestsList, RequestList, "the unfinished requests"),
+        Method("requests.abort", Risk.DANGEROUS, RequestAbort, Applied, "end one request with an error"),
+        Method("kv.map", Risk.READ, KvMapParams, KvMap, "the KV blocks by state, and who holds most"),
         Method("switch.forecast", Risk.READ, ForecastParams, SwitchForecast, "what a switch would do (--dry-run)"),
         Method("switch.status", Risk.READ, NoParams, SwitchStatus, "the switch under way and the last one"),
         Method("switch", Risk.DANGEROUS, SwitchParams, SwitchResult, "change to another profile"),

@@ -120,6 +120,8 @@ class Blocks(_Wire, frozen=True, kw_only=True):
     cached: int | None = None
     """Held only by the prefix cache, reusable at once. Known with the live scheduler."""
     free: int | None = None
+    shared: int | None = None
+    """Of the active ones: held by more than one request."""
 
 
 class Kv(_Wire, frozen=True, kw_only=True):
@@ -132,6 +134,11 @@ class Kv(_Wire, frozen=True, kw_only=True):
     capacity_tokens: int | None = None
     internal_waste: float | None = None
     """1 - tokens stored / (active blocks x block size)."""
+    longest_requests: float | None = None
+    """How many requests of the longest length fit at once: capacity / longest length."""
+    full_in_s: float | None = None
+    """At the rate of the last `full_rate_window_s`; None while it does not fill."""
+    full_rate_window_s: float | None = None
 
 
 class Queue(_Wire, frozen=True, kw_only=True):
@@ -147,6 +154,44 @@ class Queue(_Wire, frozen=True, kw_only=True):
     stalled: bool = False
     stalled_reason: str | None = None
     """`hung`: requests run and no token comes. `stuck`: requests wait and none runs."""
+
+
+class SpeculationWindow(_Wire, frozen=True, kw_only=True):
+    """Acceptance over one window (`10s` `1m` `5m`), terms as in `Speculation`."""
+
+    drafts: int = 0
+    acceptance_rate: float | None = None
+    mean_acceptance_length: float | None = None
+    per_position: list[float | None] = []
+    drafted_per_s: float | None = None
+    accepted_per_s: float | None = None
+
+
+class Choice(_Wire, frozen=True, kw_only=True):
+    """What one K is expected to give at the concurrency of now."""
+
+    k: int
+    tokens_per_step: float
+    """A request, the bonus token included."""
+    step_s: float
+    is_measured: bool
+    """The step time was measured at this K; else it lies on the line through those that were."""
+    tokens_per_s: float
+    """A request."""
+
+
+class Recommendation(_Wire, frozen=True, kw_only=True):
+    """Which K to run, and the numbers that it rests on."""
+
+    k: int | None = None
+    """None: not enough is known; `text` says what is missing."""
+    text: str
+    concurrency: int | None = None
+    """Requests in a step, that it holds for."""
+    gain: float | None = None
+    """Tokens per second against the K in force: 1.2 is a fifth more."""
+    choices: list[Choice] = []
+    """By K, from 0."""
 
 
 class Speculation(_Wire, frozen=True, kw_only=True):
@@ -166,6 +211,9 @@ class Speculation(_Wire, frozen=True, kw_only=True):
     drafted_per_s: float | None = None
     accepted_per_s: float | None = None
     estimated_speedup: float | None = None
+    """Tokens per second against K = 0, from measured step times."""
+    windows: dict[str, SpeculationWindow] = {}
+    recommendation: Recommendation | None = None
     drafts_total: int = 0
     drafted_total: int = 0
     accepted_total: int = 0
@@ -221,9 +269,20 @@ class Throttle(_Wire, frozen=True, kw_only=True):
 
 
 class Dial(_Wire, frozen=True, kw_only=True):
+    """A limit of the running scheduler: the value in force, and what it takes."""
+
     value: int
     low: int
     high: int
+    start: int
+    """What the engine was started with, and returns to."""
+    reason: str = ""
+    who: str | None = None
+    """Who set it last; None while it stands where the engine or its profile put it."""
+    since: float | None = None
+    """Unix time."""
+    until: float | None = None
+    """Unix time at which the former value returns; None: it stays."""
 
 
 class GpuProcess(_Wire, frozen=True, kw_only=True):

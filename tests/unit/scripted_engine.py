@@ -16,6 +16,7 @@ from engine_host.engine.port import (
     EngineFacts,
     EngineStartError,
     Handling,
+    LiveScheduler,
     Receive,
     Scope,
     Send,
@@ -105,6 +106,13 @@ class ScriptedEngine:
 
     def backlog(self) -> Backlog:
         return Backlog(self.unfinished)
+
+    @property
+    def live(self) -> LiveScheduler | str:
+        return "a scripted engine has no scheduler"
+
+    def abort(self, request_id: str, error: str) -> bool:
+        return False
 
     async def probe(self, timeout_s: float) -> None:
         if self.probe_error is not None:

@@ -27,6 +27,7 @@ from engine_host.engine.port import (
     EngineFacts,
     EngineStartError,
     Handling,
+    LiveScheduler,
     StepSink,
 )
 from engine_host.engine.vllm import carry, remains, statistics
@@ -169,6 +170,13 @@ class VllmEngine:
             if state.is_prefilling and state.stats is not None
         ]
         return Backlog(len(states), sorted(waits, reverse=True))
+
+    @property
+    def live(self) -> LiveScheduler | str:
+        return "this engine-host does not look into the scheduler yet"
+
+    def abort(self, request_id: str, error: str) -> bool:
+        return False
 
     async def probe(self, timeout_s: float) -> None:
         await probe(self._llm, timeout_s)
