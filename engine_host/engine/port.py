@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy.typing as npt
 
@@ -90,6 +90,26 @@ class Backlog:
     unfinished: int
     first_token_waits_s: Sequence[float] = ()
     """Seconds since arrival of every request without a first token, longest first."""
+
+
+class FrontRequest(NamedTuple):
+    """One unfinished request as the front end knows it, whether or not the scheduler can be looked into.
+
+    A named tuple, since there may be ten thousand of them.
+    """
+
+    id: str
+    """As the scheduler calls it."""
+    arrived: float
+    """Unix time."""
+    waited_s: float | None
+    """From its arrival to its first step; None until it has its first token, with which vLLM tells it."""
+    silent_s: float | None
+    """Since its last token; None before the first."""
+    prompt_tokens: int
+    generated_tokens: int
+    max_tokens: int | None
+    """That may be generated."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +199,9 @@ class Engine(Protocol):
         """None while the engine core runs, or when the system does not tell."""
 
     def backlog(self) -> Backlog: ...
+
+    def requests(self) -> list[FrontRequest]:
+        """The unfinished ones, in the order of their arrival. Costs about a microsecond each."""
 
     @property
     def live(self) -> LiveScheduler | str:

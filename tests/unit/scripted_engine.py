@@ -15,6 +15,7 @@ from engine_host.engine.port import (
     Engine,
     EngineFacts,
     EngineStartError,
+    FrontRequest,
     Handling,
     LiveScheduler,
     Receive,
@@ -24,6 +25,8 @@ from engine_host.engine.port import (
     StepStats,
 )
 from engine_host.protocol.errors import OperatorError
+
+from .scripted_scheduler import ScriptedScheduler
 
 FACTS = EngineFacts(
     vllm_version="0.32.0",
@@ -76,6 +79,12 @@ class ScriptedEngine:
     successor: Engine | None = None
     has_metrics: bool = True
     is_app_closed: bool = False
+    scheduler: ScriptedScheduler | str = "a scripted engine has no scheduler"
+    """What is inside, or why there is nothing."""
+    front: list[FrontRequest] = field(default_factory=list)
+    """The unfinished requests, as the front end has them."""
+    aborted: list[tuple[str, str]] = field(default_factory=list)
+    """`(request id, what its client was told)`."""
     _released: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self, sink: StepSink) -> None:
@@ -107,12 +116,20 @@ class ScriptedEngine:
     def backlog(self) -> Backlog:
         return Backlog(self.unfinished)
 
+    def requests(self) -> list[FrontRequest]:
+        return list(self.front)
+
     @property
     def live(self) -> LiveScheduler | str:
-        return "a scripted engine has no scheduler"
+        return self.scheduler
 
     def abort(self, request_id: str, error: str) -> bool:
-        return False
+        left = [request for request in self.front if request.id != request_id]
+        is_there = len(left) < len(self.front)
+        self.front = left
+        if is_there:
+            self.aborted.append((request_id, error))
+        return is_there
 
     async def probe(self, timeout_s: float) -> None:
         if self.probe_error is not None:

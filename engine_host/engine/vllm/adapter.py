@@ -26,11 +26,12 @@ from engine_host.engine.port import (
     EngineArguments,
     EngineFacts,
     EngineStartError,
+    FrontRequest,
     Handling,
     LiveScheduler,
     StepSink,
 )
-from engine_host.engine.vllm import carry, remains, statistics
+from engine_host.engine.vllm import carry, front_end, remains, statistics
 from engine_host.engine.vllm.app import build_app, refusal
 from engine_host.engine.vllm.build import build
 from engine_host.engine.vllm.carriable import total_tokens
@@ -170,6 +171,9 @@ class VllmEngine:
             if state.is_prefilling and state.stats is not None
         ]
         return Backlog(len(states), sorted(waits, reverse=True))
+
+    def requests(self) -> list[FrontRequest]:
+        return [] if self._llm is None else front_end.unfinished(self._llm)
 
     @property
     def live(self) -> LiveScheduler | str:
