@@ -77,6 +77,7 @@ STEP = np.dtype(
         ("requests", "u4"),
         ("tokens", "u4"),
         ("drafted", "u4"),  # draft tokens verified in it
+        ("accepted", "u4"),  # of those
         ("k", "u2"),  # draft tokens made for the next one, a request
         ("is_decode", "u1"),  # no prompt token in it, and none in the one before
     ]
