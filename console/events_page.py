@@ -11,21 +11,17 @@ from collections.abc import Sequence
 
 from console import format as fmt
 from console import panels
-from console.lines import BLANK, Line, Tone, fit, line
+from console.frame import Moment, head, seen, sized
+from console.lines import BLANK, Line, Tone, line
 from console.model import State
-from console.overview import Moment, title
-from console.situation import banner
 from engine_host.protocol.events import Event
 
 
 def events_page(live: State, moment: Moment, width: int, height: int, top_seq: int | None) -> list[Line]:
     """`top_seq` None: follow the newest."""
-    state, now = (live, moment.now) if live.frozen is None else (live.frozen.state, live.frozen.now)
-    head = [title(state, state.snapshot, now, width) if state.snapshot is not None else BLANK]
-    head += [banner(state, live, moment.now, moment.wall), BLANK, _heading(state, top_seq)]
+    state, now = seen(live, moment)
     body = _rows(upto(state.events, top_seq), width)
-    rows = [*head, *body, *[BLANK] * height][:height]
-    return [fit(row, width) for row in rows]
+    return sized([*head(state, live, moment, now, width), BLANK, _heading(state, top_seq), *body], width, height)
 
 
 def upto(events: Sequence[Event], top_seq: int | None) -> list[Event]:

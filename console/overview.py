@@ -7,13 +7,12 @@ remains with what matters most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from console import format as fmt
 from console import panels
-from console.lines import BLANK, Line, Tone, beside, cells, faded, fit, line
+from console.frame import Moment, head, seen, sized
+from console.lines import BLANK, Line, Tone, beside, faded, line
 from console.model import State, is_stale
-from console.situation import banner, situation
+from console.situation import situation
 from console.words import state_word, trouble
 from engine_host.protocol.snapshot import Snapshot
 from engine_host.protocol.snapshot import State as HostState
@@ -33,36 +32,19 @@ _NO_ENGINE = frozenset({HostState.STARTING, HostState.DEAD, HostState.RECOVERING
 between two engines of a switch, and once a drain has stopped the engine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Now, by both clocks: monotonic for ages, wall for what is compared with times named on screen."""
-
-    now: float
-    wall: float
-
-
 def overview(live: State, moment: Moment, width: int, height: int) -> list[Line]:
     """Exactly `height` lines of exactly `width` cells."""
-    state, now = (live, moment.now) if live.frozen is None else (live.frozen.state, live.frozen.now)
+    state, now = seen(live, moment)
     if width < MIN_WIDTH or height < MIN_HEIGHT:
-        return _sized(essential(state, now, is_frozen=live.frozen is not None), width, height)
-    top = banner(state, live, moment.now, moment.wall)
+        return sized(essential(state, now, is_frozen=live.frozen is not None), width, height)
+    top = head(state, live, moment, now, width)
     if state.snapshot is None:
         waiting = line(("  Waiting for the first values from the host.", Tone.FAINT))
-        return _sized([top, BLANK, waiting], width, height)
+        return sized([top[1], BLANK, waiting], width, height)
     body = _body(state, state.snapshot, width, height - 2)
     if is_stale(state, now):
         body = faded(body)
-    return _sized([title(state, state.snapshot, now, width), top, *body], width, height)
-
-
-def title(state: State, snapshot: Snapshot, now: float, width: int) -> Line:
-    word, tone = state_word(snapshot.state)
-    if is_stale(state, now):
-        word, tone = f"{word} ?", Tone.FAINT
-    name = fmt.clean(snapshot.host.name)
-    lead = line((name, Tone.STRONG), "  ", (word, tone), "  ")
-    return (*lead, *panels.header(snapshot, max(10, width - cells(lead))))
+    return sized([*top, *body], width, height)
 
 
 def essential(state: State, now: float, *, is_frozen: bool) -> list[Line]:
@@ -172,8 +154,3 @@ def _acceptance_chart(state: State, width: int, height: int) -> list[Line]:
         return []
     series = state.series.get("speculation.acceptance_rate")
     return panels.history_chart("accepted", series, width, height, 1.0)
-
-
-def _sized(rows: list[Line], width: int, height: int) -> list[Line]:
-    padded = [*rows, *[BLANK] * max(0, height - len(rows))][:height]
-    return [fit(row, width) for row in padded]

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from console import format as fmt
 from console.forecast_panels import change_lines, forecast_lines, tier_lines
+from console.frame import Moment, head, seen, sized
 from console.lines import BLANK, Line, Tone, cells, clip, faded, fit, line, spread
 from console.model import Link, State, is_stale, may
-from console.overview import Moment, title
 from console.profiles_desk import Desk, View, chosen, is_outdated, under_way
-from console.situation import banner
 from console.switch_panels import progress_lines, result_lines, wrapped
 from console.words import ROLE_NEEDED
 from engine_host.protocol.methods import METHODS
@@ -38,12 +37,8 @@ MIN_LIST = 3
 
 
 def profiles_page(live: State, desk: Desk, moment: Moment, width: int, height: int) -> list[Line]:
-    state, now = (live, moment.now) if live.frozen is None else (live.frozen.state, live.frozen.now)
-    rows = [
-        title(state, state.snapshot, now, width) if state.snapshot is not None else BLANK,
-        banner(state, live, moment.now, moment.wall),
-        BLANK,
-    ]
+    state, now = seen(live, moment)
+    rows = [*head(state, live, moment, now, width), BLANK]
     if desk.view is View.LIST:
         rows += _list_view(state, desk, width, height - len(rows))
     else:
@@ -56,7 +51,7 @@ def profiles_page(live: State, desk: Desk, moment: Moment, width: int, height: i
         rows += body[top : top + room]
     if is_stale(state, now):
         rows[HEAD:] = faded(rows[HEAD:])
-    return [fit(row, width) for row in [*rows, *[BLANK] * height][:height]]
+    return sized(rows, width, height)
 
 
 def overhang(state: State, desk: Desk, now: float, width: int, height: int) -> int:

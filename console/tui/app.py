@@ -24,6 +24,7 @@ from console import format as fmt
 from console.client import ConnectionLost
 from console.connect import Target
 from console.consequence import METHOD_STOP, consequence, deadline_s
+from console.frame import Moment
 from console.link import Link
 from console.model import (
     Connected,
@@ -36,7 +37,6 @@ from console.model import (
     Thaw,
     reduce,
 )
-from console.overview import Moment
 from console.tui.keys import Action, action_for, answer, bindings, quitting, refusal
 from console.tui.screens.events import EventsScreen
 from console.tui.screens.help import HelpScreen

@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from console.commands.screen import status_lines, watch_line
+from console.frame import Moment
 from console.lines import Tone, cells, plain_text
 from console.model import Connected, Disconnected, EventArrived, Freeze, HistoryArrived, SnapshotArrived, State, reduce
-from console.overview import Moment, overview
+from console.overview import overview
 from engine_host.protocol.methods import Role
 from engine_host.protocol.snapshot import Alert, Failure, Gpu, Kv, Queue, Snapshot, Speculation
 from tests.console import sample, sample_switch

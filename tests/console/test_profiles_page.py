@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from console import profiles_desk
 from console.consequence import switch_consequence
+from console.frame import Moment
 from console.lines import cells, plain_text
 from console.model import Connected, Disconnected
-from console.overview import Moment
 from console.profiles_desk import Desk, Told, View, Wanted
 from console.profiles_page import overhang, profiles_page
 from console.tui.keys import ACTIONS, offered

@@ -7,9 +7,9 @@ from typing import ClassVar
 from textual.binding import BindingType
 
 from console.events_page import events_page, upto
+from console.frame import Moment
 from console.lines import Line
 from console.model import State
-from console.overview import Moment
 from console.tui.keys import bindings
 from console.tui.screens.page import Page
 

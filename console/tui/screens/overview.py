@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from console.frame import Moment
 from console.lines import Line
 from console.model import State
-from console.overview import Moment, overview
+from console.overview import overview
 from console.tui.screens.page import Page
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual.app import ComposeResult
 from textual.screen import Screen
 
+from console.frame import Moment
 from console.lines import Line, Tone, fit, line
 from console.model import State
-from console.overview import Moment
 from console.tui.keys import footer, works
 from console.tui.widgets.board import Board
 

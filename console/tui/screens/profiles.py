@@ -24,9 +24,9 @@ from console.consequence import (
     name,
     switch_deadline_s,
 )
+from console.frame import Moment
 from console.lines import Line
 from console.model import State
-from console.overview import Moment
 from console.profiles_desk import Desk, Told, View, Wanted
 from console.profiles_page import overhang, profiles_page, running
 from console.switch_terms import Terms
