@@ -12,10 +12,9 @@ from console import panels
 from console.frame import Moment, head, seen, sized
 from console.lines import BLANK, Line, Tone, beside, faded, line
 from console.model import State, is_stale
-from console.situation import situation
+from console.situation import is_without_engine, situation
 from console.words import state_word, trouble
 from engine_host.protocol.snapshot import Snapshot
-from engine_host.protocol.snapshot import State as HostState
 
 MIN_WIDTH = 80
 MIN_HEIGHT = 23
@@ -26,10 +25,6 @@ TWO_COLUMNS_FROM = 160
 
 CHARTS_FROM = 34
 """Rows from which charts get several rows each."""
-
-_NO_ENGINE = frozenset({HostState.STARTING, HostState.DEAD, HostState.RECOVERING})
-"""States in which engine figures would be a page of dashes; the room goes to the reason and the events. So it does
-between two engines of a switch, and once a drain has stopped the engine."""
 
 
 def overview(live: State, moment: Moment, width: int, height: int) -> list[Line]:
@@ -72,7 +67,7 @@ def _body(state: State, snapshot: Snapshot, width: int, height: int) -> list[Lin
     rows = situation(snapshot, width, height - event_rows - 3)
     gap = [BLANK] if rows else []
     left = height - len(rows) - len(gap)
-    if snapshot.state in _NO_ENGINE or snapshot.engine.uptime_s is None:
+    if is_without_engine(snapshot):
         middle = [panels.machine(snapshot), *panels.gpus(snapshot, 3, show_processes=False)]
     elif width >= TWO_COLUMNS_FROM:
         middle = _two_columns(state, snapshot, width, left - event_rows - 1)

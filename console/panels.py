@@ -80,7 +80,7 @@ def kv_history(snapshot: Snapshot, series: Series | None, width: int, height: in
     )
     if height == 1:
         strip = fmt.strip(buckets(series, _gauge_width(width)), 1.0)
-        return [line(sub("5 min"), (strip, Tone.BAR), " " * 7, note)]
+        return [line(sub("5 min"), (strip, Tone.BAR), " " * 7 if waste is None else "", note)]
     rows = history_chart("5 min", series, _gauge_width(width) + LABEL + SCALE, height, top=1.0)
     return [*rows[:-1], (*rows[-1], *line(note))]
 
@@ -96,7 +96,7 @@ def history_chart(
 
     Percent when `top` is given, as only fractions have a natural top.
     """
-    chart_width = width - LABEL - SCALE
+    chart_width = max(1, width - LABEL - SCALE)
     values = buckets(series, chart_width)
     known = [v for v in values if v is not None]
     highest = top if top is not None else max(known, default=0.0)

@@ -21,6 +21,14 @@ FAILURE_ROWS = 9
 
 REASON_ROWS = 3
 
+_NO_ENGINE = frozenset({HostState.STARTING, HostState.DEAD, HostState.RECOVERING})
+"""States in which engine figures would be a page of dashes; the room goes to the reason and the events. So it does
+between two engines of a switch, and once a drain has stopped the engine."""
+
+
+def is_without_engine(snapshot: Snapshot) -> bool:
+    return snapshot.state in _NO_ENGINE or snapshot.engine.uptime_s is None
+
 
 def banner(state: State, live: State, now: float, wall: float) -> Line:
     """`state` is what is on screen, `live` what is going on underneath; they differ while frozen."""

@@ -70,8 +70,14 @@ class Source(Protocol):
     async def call(self, method: str, type_: type[R], params: object, deadline_s: float) -> R: ...
 
 
+def _kv() -> Screen[None]:
+    """Imported when first asked for, like every page but the first: the overview must come up at once."""
+    from console.tui.screens.kv import KvScreen
+
+    return KvScreen()
+
+
 def _profiles() -> Screen[None]:
-    """Imported when first asked for: most sessions never switch."""
     from console.tui.screens.profiles import ProfilesScreen
 
     return ProfilesScreen()
@@ -82,7 +88,7 @@ class ConsoleApp(App[int]):
     TITLE = "vllm-console"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = bindings()
-    MODES: ClassVar = {"overview": OverviewScreen, "profiles": _profiles, "events": EventsScreen}
+    MODES: ClassVar = {"overview": OverviewScreen, "kv": _kv, "profiles": _profiles, "events": EventsScreen}
     DEFAULT_MODE = "overview"
 
     def __init__(

@@ -62,6 +62,7 @@ _ON_PROFILES = _ON_LIST | _BELOW_LIST
 ACTIONS: tuple[Action, ...] = (
     Action("help", "question_mark", "?", "help", "this page; ? esc q or enter leaves it"),
     Action("screen('overview')", "1", "1", "overview", "the whole host on one page"),
+    Action("screen('kv')", "2", "2", "kv", "the KV cache: how full, for how long, by what"),
     Action("screen('profiles')", "5", "5", "profiles", "compare profiles, switch to another"),
     Action("screen('events')", "7", "7", "events", "what happened, newest first"),
     Action("freeze", "p", "p", "freeze", "hold the page still, or let it go on; the host runs on"),

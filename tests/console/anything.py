@@ -32,6 +32,10 @@ def anything(kind: Any) -> st.SearchStrategy[Any]:
         return st.one_of([anything(argument) for argument in arguments])
     if origin is list:
         return st.lists(anything(arguments[0]), max_size=3)
+    if origin is tuple:
+        return st.tuples(*(anything(argument) for argument in arguments))
+    if origin is typing.Annotated:
+        return anything(arguments[0])
     if origin is dict:
         return st.dictionaries(anything(arguments[0]), anything(arguments[1]), max_size=3)
     return LEAVES.get(kind) if kind in LEAVES else st.from_type(kind)

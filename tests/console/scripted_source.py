@@ -14,7 +14,7 @@ from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.methods import METHODS, Applied, Risk, Role
 from engine_host.protocol.snapshot import Snapshot, State
 from engine_host.protocol.switching import SwitchStatus
-from tests.console import sample, sample_switch
+from tests.console import sample, sample_live, sample_switch
 
 R = TypeVar("R")
 
@@ -34,8 +34,9 @@ class ScriptedSource:
             "profiles.diff": sample_switch.diff(),
             "switch.forecast": sample_switch.forecast(),
             "switch.status": SwitchStatus(),
+            "kv.map": lambda params: sample_live.kv_map(params.cells),
         }
-        """An `asyncio.Future` is awaited, an `OperatorError` is raised."""
+        """A function is called with the parameters, an `asyncio.Future` is awaited, an `OperatorError` is raised."""
         self.read: list[tuple[str, Any]] = []
 
     async def run(self) -> None:
@@ -46,6 +47,8 @@ class ScriptedSource:
     async def call(self, method: str, type_: type[R], params: Any, deadline_s: float) -> R:
         (self.read if METHODS[method].risk is Risk.READ else self.acted).append((method, params))
         answer = self.answers.get(method, self.answer)
+        if callable(answer):
+            answer = answer(params)
         if isinstance(answer, asyncio.Future):
             answer = await answer
         if isinstance(answer, OperatorError):

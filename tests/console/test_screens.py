@@ -11,7 +11,7 @@ from console.model import Connecting, Disconnected
 from engine_host.protocol.methods import Role
 from engine_host.protocol.profiles import ProfileList
 from engine_host.protocol.switching import SwitchStatus
-from tests.console import sample, sample_switch
+from tests.console import sample, sample_live, sample_switch
 from tests.console.scripted_source import NOW, ScriptedApp, app
 
 SIZES = [(80, 24), (120, 40)]
@@ -110,3 +110,18 @@ def told(snapshot=None, role=Role.ADMIN, **answers):
 def test_profiles(snap_compare, scene, size):
     make, keys = PROFILES[scene]
     assert snap_compare(make(), terminal_size=size, press=keys)
+
+
+KV = {
+    "busy": lambda: told(sample_live.live()),
+    "filling": lambda: told(sample_live.filling()),
+    "small_cache": lambda: told(sample_live.small_cache(), **{"kv.map": sample_live.small_map}),
+    "no_scheduler": lambda: told(sample.serving(), **{"kv.map": sample_live.no_kv_map}),
+    "dead": lambda: told(sample.dead()),
+}
+
+
+@pytest.mark.parametrize("size", [*SIZES, (60, 16)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("scene", KV)
+def test_kv(snap_compare, scene, size):
+    assert snap_compare(KV[scene](), terminal_size=size, press=["2"])

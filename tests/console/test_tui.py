@@ -14,7 +14,7 @@ from console.model import Disconnected, EventArrived, SnapshotArrived
 from console.tui.keys import ACTIONS
 from console.tui.screens.confirm import ConfirmScreen
 from console.tui.screens.events import EventsScreen
-from console.tui.screens.help import HelpScreen
+from console.tui.screens.help import HelpScreen, help_page
 from console.tui.screens.overview import OverviewScreen
 from console.tui.widgets.board import Board, changed_run
 from engine_host.protocol.envelope import RpcError
@@ -23,6 +23,7 @@ from engine_host.protocol.methods import Role
 from engine_host.protocol.snapshot import Queue
 from tests.console import sample
 from tests.console.scripted_source import NOW, ScriptedApp, app
+from tests.console.test_overview import state_of
 
 
 def text_of(running: ScriptedApp, board: str = "#board") -> str:
@@ -88,14 +89,14 @@ async def test_only_screens_that_exist_are_offered():
         assert "5 profiles" in footer_of(pilot.app)
         assert "7 events" in footer_of(pilot.app)
         assert "1 overview" not in footer_of(pilot.app)
-        for key in "23468":
+        for key in "369":
             await pilot.press(key)
             assert isinstance(pilot.app.screen, OverviewScreen)
 
 
 @pytest.mark.parametrize("key", ["escape", "q", "question_mark", "enter"])
 async def test_help_lists_every_action_and_is_left_without_quitting(key):
-    async with app(sample.serving()).run_test(size=(80, 24)) as pilot:
+    async with app(sample.serving()).run_test(size=(80, 30)) as pilot:
         await pilot.press("question_mark")
         assert isinstance(pilot.app.screen, HelpScreen)
         await pilot.pause()
@@ -107,17 +108,34 @@ async def test_help_lists_every_action_and_is_left_without_quitting(key):
 
 
 @pytest.mark.parametrize("role", [Role.ADMIN, Role.VIEWER])
-async def test_help_fits_the_smallest_terminal_and_says_which_figure_is_meant(role):
+async def test_help_can_be_read_to_its_end_on_a_low_terminal_and_says_which_figure_is_meant(role):
     running = app(sample.serving(), role)
-    async with running.run_test(size=(80, 24)) as pilot:
+    async with running.run_test(size=(80, 20)) as pilot:
         await pilot.press("question_mark")
         await pilot.pause()
+        first = text_of(running, "#help")
+        assert "more rows" in first
+        await pilot.press("down")
+        assert text_of(running, "#help").splitlines()[0] == first.splitlines()[1]
+        await pilot.press("end")
         page = text_of(running, "#help")
         assert "position  kept there, of all drafts that long" in page
         assert "between tokens  of a stream, per engine step: several tokens with drafts" in page
         assert "tokens fit  as vLLM counts: with the one block that it keeps for itself" in page
         assert "unknown, never 0" in page  # the last row
-        assert "…" not in page
+        assert "more rows" not in page
+        assert "…" not in first + page
+        await pilot.press("home")
+        assert text_of(running, "#help") == first
+
+
+@pytest.mark.parametrize(
+    "place", sorted({place for action in ACTIONS for place in action.screens} | {"overview", "kv"})
+)
+def test_no_help_text_is_cut_on_the_smallest_terminal(place):
+    for role in Role:
+        for row in help_page(place, state_of(sample.serving(), role=role), 80, 60):
+            assert "…" not in plain_text(row)
 
 
 async def test_q_quits_and_ctrl_c_only_says_how():

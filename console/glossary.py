@@ -1,0 +1,45 @@
+"""What the words on each page mean, as its help tells them. A figure that has a look-alike says which one it is."""
+
+from __future__ import annotations
+
+_UNKNOWN = ("–", "unknown, never 0;  dim values, ? after the state: old")
+_TOKENS_FIT = ("tokens fit", "as vLLM counts: with the one block that it keeps for itself")
+
+_OVERVIEW: tuple[tuple[str, str], ...] = (
+    ("KV cache", "holds the tokens of requests; full: some are put back to wait"),
+    _TOKENS_FIT,
+    ("held", "waits at the gate, before vLLM; waiting: in vLLM's own queue"),
+    ("acceptance", "share of the guessed (draft) tokens that the model kept"),
+    ("mean length", "tokens one step yields, the model's own included"),
+    ("position", "kept there, of all drafts that long (not of those kept so far)"),
+    ("between tokens", "of a stream, per engine step: several tokens with drafts (ITL)"),
+    ("p95", "95 of 100 were faster; (1 min): the window it is measured over"),
+    _UNKNOWN,
+)
+
+_KV: tuple[tuple[str, str], ...] = (
+    ("block", "the unit in which the cache is given out"),
+    ("held", "by requests; shared: by more than one, as a common prefix is"),
+    ("cached", "by no request, but can still be hit; taken when room is needed"),
+    ("partly held", "less than half of the blocks of the cell are held"),
+    ("waste", "room in held blocks without a token: the ends of the requests"),
+    ("hit rate", "share of the prompt tokens looked up that were found cached"),
+    _TOKENS_FIT,
+    _UNKNOWN,
+)
+
+_PROFILES: tuple[tuple[str, str], ...] = (
+    ("tier", "how a change reaches the engine; the gentlest is taken"),
+    ("carried", "goes on in the new engine where it was; its stream only pauses"),
+    ("drained", "cannot be carried: gets some time to finish in the old engine"),
+    ("begun again", "had sent nothing yet: the new engine takes it from the start"),
+    ("gate", "where requests wait that come during the switch"),
+    ("digest", "of the effective values: the same digest is the same profile"),
+)
+
+_BY_PAGE = {"kv": _KV, "profiles": _PROFILES}
+
+
+def words(page: str) -> tuple[tuple[str, str], ...]:
+    """(word, meaning) in the order in which they stand on the page."""
+    return _BY_PAGE.get(page, _OVERVIEW)
