@@ -30,6 +30,7 @@ from engine_host.engine.vllm.adapter import VllmEngine
 from engine_host.engine.vllm.releases import installed_version
 from engine_host.gateway.entry import Entry
 from engine_host.gateway.http_server import HttpServer, address, bind
+from engine_host.inside import Inside
 from engine_host.preflight.config_witness import ConfigWitness
 from engine_host.preflight.known_answers import ANSWERS_FILE, KnownAnswers
 from engine_host.profiles import Profile, ProfileDirectory
@@ -114,6 +115,7 @@ class EngineHost:
             options.http_port,
             self._known,
         )
+        self.inside = Inside(self._lifecycle, self._store)
         self._signals = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Task[str] | None = None

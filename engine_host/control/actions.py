@@ -23,7 +23,17 @@ import msgspec
 from engine_host.protocol.envelope import ErrorCode, RpcError
 from engine_host.protocol.errors import EXIT_REFUSED, OperatorError
 from engine_host.protocol.events import Severity
-from engine_host.protocol.methods import Applied, Change, Method, Reloaded, RestartParams, StopParams, SwitchParams
+from engine_host.protocol.methods import (
+    Applied,
+    Change,
+    DialsApplied,
+    DialSheet,
+    Method,
+    Reloaded,
+    RestartParams,
+    StopParams,
+    SwitchParams,
+)
 from engine_host.protocol.profiles import ProfileChanges
 from engine_host.protocol.switching import SwitchResult
 from engine_host.telemetry.event_log import one_line
@@ -75,12 +85,22 @@ async def _reload_profiles(host: Controlled, params: Any, who: str) -> ProfileCh
     return host.switching.reload()
 
 
-Apply = Callable[[Controlled, Any, str], Awaitable[str | SwitchResult | ProfileChanges]]
+async def _set_dials(host: Controlled, params: Any, who: str) -> tuple[str, DialSheet]:
+    return await host.inside.set_dials(params, who), host.inside.dials()
+
+
+async def _abort_request(host: Controlled, params: Any, who: str) -> str:
+    return host.inside.abort(params, who)
+
+
+Apply = Callable[[Controlled, Any, str], Awaitable[str | SwitchResult | ProfileChanges | tuple[str, DialSheet]]]
 
 CHANGES: dict[str, Apply] = {
+    "dials.set": _set_dials,
     "engine.restart": _restart,
     "host.stop": _stop,
     "profiles.reload": _reload_profiles,
+    "requests.abort": _abort_request,
     "switch": _switch,
     "switch.cancel": _cancel_switch,
 }
@@ -201,6 +221,9 @@ class Actions:
         state, version, took_s = self._host.state, self._host.state_version, time.monotonic() - started
         if isinstance(result, ProfileChanges):
             return Reloaded(state=state, state_version=version, took_s=took_s, text=result.text, changes=result)
+        if isinstance(result, tuple):
+            text, sheet = result
+            return DialsApplied(state=state, state_version=version, took_s=took_s, text=text, dials=sheet.dials)
         return Applied(state=state, state_version=version, took_s=took_s, text=result)
 
     def _stale(self, params: Change) -> RpcError | None:
@@ -230,15 +253,16 @@ class Actions:
             raise OperatorError(fact, "see the host's own log for the trace") from error
 
     def _announce(self, method: Method, params: Change, peer: Peer, outcome: Outcome, took_s: float) -> None:
-        why = f" ({params.reason})" if params.reason else ""
+        is_told = isinstance(outcome, DialsApplied)  # in the text itself
+        why = f" ({params.reason})" if params.reason and not is_told else ""
         if isinstance(outcome, SwitchResult):
             return  # the lifecycle tells it, whoever asked
         if isinstance(outcome, Applied):
             text, severity, result = outcome.text, Severity.INFO, "applied"
         else:
-            refused = outcome.code == ErrorCode.CONFLICT
-            text = f"{method.name} {'refused' if refused else 'failed'}: {outcome.message}"
-            severity, result = (Severity.WARNING, "refused") if refused else (Severity.ERROR, "failed")
+            result = _fate(outcome)
+            text = f"{method.name} {'unanswered' if result == 'unknown' else result}: {outcome.message}"
+            severity = Severity.WARNING if result == "refused" else Severity.ERROR
         data = {"outcome": result, "reason": params.reason, "took_s": round(took_s, 3)}
         self._host.events.append(f"action.{method.name}", text + why, severity=severity, who=peer.login, data=data)
 
@@ -253,4 +277,12 @@ def _summary(outcome: Outcome) -> dict[str, Any]:
         return {"outcome": str(outcome.outcome), "text": outcome.text, "timeline": msgspec.to_builtins(outcome.phases)}
     if isinstance(outcome, Applied):
         return {"outcome": "applied", "text": outcome.text}
-    return {"outcome": "refused" if outcome.code == ErrorCode.CONFLICT else "failed", "text": outcome.message}
+    return {"outcome": _fate(outcome), "text": outcome.message}
+
+
+def _fate(error: RpcError) -> str:
+    """In the audit log and the events."""
+    code = ErrorCode(error.code)
+    if code in (ErrorCode.CONFLICT, ErrorCode.INVALID_PARAMS):
+        return "refused"
+    return "unknown" if code is ErrorCode.UNKNOWN_OUTCOME else "failed"

@@ -9,7 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine_host.protocol.methods import ForecastParams, History, SwitchParams
+from engine_host.protocol.methods import (
+    DialSheet,
+    DialsSet,
+    ForecastParams,
+    History,
+    KvMap,
+    KvMapParams,
+    RequestAbort,
+    RequestList,
+    RequestsList,
+    SwitchParams,
+)
 from engine_host.protocol.profiles import Preflight, ProfileChanges, ProfileDetail, ProfileDiff, ProfileList
 from engine_host.protocol.snapshot import Snapshot, State
 from engine_host.protocol.switching import SwitchForecast, SwitchResult, SwitchStatus
@@ -51,6 +62,22 @@ class Switching(Protocol):
         """Returns when what ran before goes on."""
 
 
+class Inside(Protocol):
+    """The scheduler and the requests of the engine that serves. Every method may raise `OperatorError`."""
+
+    def dials(self) -> DialSheet: ...
+
+    async def set_dials(self, params: DialsSet, who: str) -> str:
+        """Returns when they are in force."""
+
+    def requests(self, params: RequestsList) -> RequestList: ...
+
+    def abort(self, params: RequestAbort, who: str) -> str:
+        """Its client has been told when this returns."""
+
+    def kv_map(self, params: KvMapParams) -> KvMap: ...
+
+
 class Controlled(Protocol):
     """The host behind the control socket."""
 
@@ -68,6 +95,9 @@ class Controlled(Protocol):
 
     @property
     def switching(self) -> Switching: ...
+
+    @property
+    def inside(self) -> Inside: ...
 
     def snapshot(self) -> Snapshot:
         """The newest snapshot, its `age_s` set. Sessions poll at their own interval."""

@@ -11,10 +11,20 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from engine_host.protocol.envelope import ErrorCode, Request, RpcError, encode_error, encode_result
-from engine_host.protocol.errors import EXIT_INVALID, EXIT_REFUSED, OperatorError
+from engine_host.protocol.errors import EXIT_INVALID, EXIT_REFUSED, EXIT_TIMED_OUT, OperatorError
 from engine_host.protocol.frames import MAX_FRAME_BYTES
-from engine_host.protocol.methods import EventList, EventsList, HistoryParams, Method, Risk
+from engine_host.protocol.methods import (
+    EventList,
+    EventsList,
+    HistoryParams,
+    Method,
+    RequestList,
+    RequestsList,
+    Risk,
+)
 from engine_host.protocol.snapshot import Snapshot
 
 from .controlled import Controlled
@@ -71,6 +81,14 @@ def _events_list(host: Controlled, params: EventsList) -> EventList:
         limit = max(1, min(limit, len(found.events)) // 2)
 
 
+def _requests_list(host: Controlled, params: RequestsList) -> RequestList:
+    """As many as fit into one frame: ids are their clients' to choose, and may be long."""
+    found = host.inside.requests(params)
+    while len(found.requests) > 1 and len(encode_result(None, found)) > MAX_FRAME_BYTES - 1024:
+        found = msgspec.structs.replace(found, requests=found.requests[: len(found.requests) // 2])
+    return found
+
+
 READS: dict[str, Callable[[Controlled, Any], Any]] = {
     "status": _status,
     "history": _history,
@@ -79,6 +97,9 @@ READS: dict[str, Callable[[Controlled, Any], Any]] = {
     "profiles.get": lambda host, params: host.switching.profile(params.name),
     "profiles.diff": lambda host, params: host.switching.diff(params.before, params.after),
     "switch.status": lambda host, params: host.switching.status(),
+    "dials.get": lambda host, params: host.inside.dials(),
+    "requests.list": _requests_list,
+    "kv.map": lambda host, params: host.inside.kv_map(params),
 }
 """Reads that need nothing of the session; the subscriptions are the session's own."""
 
@@ -102,7 +123,11 @@ async def slow_result(host: Controlled, call: Call) -> Any:
 
 def refusal(error: OperatorError) -> RpcError:
     """An operator's error on the wire, in the kind that its exit code stands for."""
-    code = {EXIT_INVALID: ErrorCode.INVALID_PARAMS, EXIT_REFUSED: ErrorCode.CONFLICT}
+    code = {
+        EXIT_INVALID: ErrorCode.INVALID_PARAMS,
+        EXIT_REFUSED: ErrorCode.CONFLICT,
+        EXIT_TIMED_OUT: ErrorCode.UNKNOWN_OUTCOME,
+    }
     return rpc_error(code.get(error.exit_code, ErrorCode.FAILED), error.fact, error.remedy)
 
 

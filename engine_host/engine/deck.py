@@ -72,6 +72,10 @@ class Deck:
         """The same error with the reason that the newest engine's log gives."""
         return await self._starter.explained(error)
 
+    async def prepare_dials(self, engine: Engine, profile: Profile) -> None:
+        """Have `engine`, which serves, go by the dials of `profile`. Raises as `Dials.prepare`."""
+        await self._service.dials.prepare(engine, profile)
+
     def on_step(self, listener: Callable[[StepStats], None] | None) -> None:
         """Tell `listener` of every step of any engine; None: no longer."""
         self._starter.on_step = listener

@@ -27,6 +27,7 @@ from engine_host.engine import last_words
 from engine_host.engine.commands import Command, Commands, Interrupted
 from engine_host.engine.crash_policy import CrashPolicy
 from engine_host.engine.deck import Deck
+from engine_host.engine.dials import Dials
 from engine_host.engine.drain import Drain
 from engine_host.engine.host_state import EventSink, HostState
 from engine_host.engine.last_words import EngineLog
@@ -78,9 +79,10 @@ class Lifecycle:
         self._commands = Commands()
         self._force = asyncio.Event()
         self._state = HostState(on_event)
-        self._service = Service(profile, entry, on_serving, on_gone)
+        self.dials = Dials(on_event)
+        self._service = Service(profile, entry, self.dials, on_serving, on_gone)
         self._starter = Starter(
-            make_engine, sink, log, self._commands, expected_s=start_expected_s, on_started=on_started
+            make_engine, sink, log, self._commands, self.dials, expected_s=start_expected_s, on_started=on_started
         )
         self._recovery = Recovery(self._state, entry, crashes or CrashPolicy(), lambda: self.start_expected_s)
         deck = Deck(self._state, self._service, self._starter, self._recovery, self._commands)

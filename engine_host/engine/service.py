@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
+from engine_host.engine.dials import Dials
 from engine_host.engine.port import Engine
 from engine_host.gateway.entry import Entry
 from engine_host.profiles import Profile
@@ -19,11 +20,12 @@ class Service:
     """Changed by the lifecycle alone; `on_serving` is called when another engine serves, `on_gone` when none does."""
 
     def __init__(
-        self, profile: Profile, entry: Entry, on_serving: Callable[[], None], on_gone: Callable[[], None]
+        self, profile: Profile, entry: Entry, dials: Dials, on_serving: Callable[[], None], on_gone: Callable[[], None]
     ) -> None:
         self.profile = profile
         """What serves, or is to serve."""
         self.entry = entry
+        self.dials = dials
         self.engine: Engine | None = None
         """The engine that serves, if one does."""
         self._since: float | None = None
@@ -40,17 +42,20 @@ class Service:
         if engine is not self.engine:
             self._since = time.monotonic()
             self._on_serving()
+        self.dials.attach(engine, profile)
         self.engine, self.profile = engine, profile
         self.entry.attach(engine.app)
 
     def uninstall(self) -> None:
         """No engine serves now; whoever took it out ends it."""
         self.engine = self._since = None
+        self.dials.detach()
         self._on_gone()
 
     async def discard(self, timeout_s: float) -> None:
         """End the engine, if there is one, and everything it started."""
         engine, self.engine, self._since = self.engine, None, None
+        self.dials.detach()
         if engine is not None:
             app = engine.app
             await engine.stop(timeout_s, keep_app=True)

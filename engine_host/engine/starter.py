@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from engine_host.engine import last_words
 from engine_host.engine.commands import Commands
+from engine_host.engine.dials import Dials
 from engine_host.engine.last_words import EngineLog
 from engine_host.engine.port import Engine, EngineStartError, StepSink, StepStats
 from engine_host.engine.start_progress import phase_of
@@ -23,6 +24,7 @@ class Starter:
         sink: StepSink,
         log: EngineLog,
         commands: Commands,
+        dials: Dials,
         *,
         expected_s: Callable[[Profile], float | None],
         on_started: Callable[[Profile, float], None],
@@ -31,6 +33,7 @@ class Starter:
         self._sink = sink
         self._log = log
         self._commands = commands
+        self._dials = dials
         self._expected_s = expected_s
         self._on_started = on_started
         self.generation = 0
@@ -102,7 +105,7 @@ class Starter:
         limit_s = profile.switch.start_deadline_s
         try:
             async with asyncio.timeout(limit_s):
-                await self._commands.uninterrupted(engine.start(self._take_step), cancel, busy)
+                await self._commands.uninterrupted(self._up(engine, profile), cancel, busy)
         except TimeoutError:
             await engine.stop(0.0)
             raise EngineStartError(
@@ -115,6 +118,10 @@ class Starter:
             await engine.stop(0.0)
             raise
         return engine
+
+    async def _up(self, engine: Engine, profile: Profile) -> None:
+        await engine.start(self._take_step)
+        await self._dials.prepare(engine, profile)
 
     def _take_step(self, step: StepStats) -> None:
         self._sink(step)

@@ -127,6 +127,10 @@ class Switch:
             return self._result(Outcome.UNCHANGED, f"{self.before.name} runs already and nothing differs")
         if plan.tier in (Tier.NONE, Tier.LIVE) and engine is not None:
             with self.timeline.phase(PhaseName.RELEASE):
+                try:
+                    await self.deck.prepare_dials(engine, self.order.profile)
+                except EngineStartError as error:
+                    return self._result(Outcome.ROLLED_BACK, f"{error.reason}; {self.before.name} goes on")
                 self.deck.install(engine, self.order.profile, self.order.who)
             return self._switched(plan)
         self.deck.switching(

@@ -23,6 +23,7 @@ from engine_host.protocol.profiles import Finding, Preflight
 from .capacity import Capacity, check_capacity
 from .config import ConfigFacts, Probed
 from .devices import Device, read_devices
+from .dials import check_dials
 from .files import ModelFiles, ProfileFiles, check_files
 from .kinds import check_kinds
 from .known_answers import KnownAnswers
@@ -143,11 +144,12 @@ class _Run:
         built = without_vllms_words(probed.findings) if ranks else probed.findings
         tokens = self._about_tokenizers(comparing.result() or Answer(), facts)
         options = await self._rule("options", check_options, self._setting(facts))
+        dials = await self._rule("dials", check_dials, profile.dials, self._setting(facts))
         about_files: list[Finding] = []
         if files is not None:
             self._unchecked += files.unchecked
             about_files = files.findings
-        found = [named, kinds, built, about_files, ranks, tokens, fit.findings, ports.result(), options]
+        found = [named, kinds, built, about_files, ranks, tokens, fit.findings, ports.result(), options, dials]
         return self._reported(list(chain.from_iterable(found)), fit, probed)
 
     def _reported(self, findings: list[Finding], fit: _Fit, probed: Probed) -> PreflightReport:

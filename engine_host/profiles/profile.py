@@ -21,7 +21,7 @@ from engine_host.nearest import suggestion
 from engine_host.profiles.arguments import is_idle
 from engine_host.profiles.document import checked_document, neighbours, read_document
 from engine_host.profiles.inherit import Inherited, inherited
-from engine_host.profiles.shape import HIDDEN, SECRETS, Switch, copied
+from engine_host.profiles.shape import HIDDEN, OWN_TABLES, SECRETS, Switch, copied
 from engine_host.protocol.errors import OperatorError
 
 DIGEST_CHARS = 12
@@ -51,7 +51,8 @@ class Profile:
     """Of the effective values: two files that mean the same have the same one."""
     engine: Mapping[str, Any]
     server: Mapping[str, Any] = field(default_factory=dict)
-    dials: Mapping[str, Any] = field(default_factory=dict)
+    dials: Mapping[str, int] = field(default_factory=dict)
+    """Those of `[dials]` alone that are named: the engine decides the others."""
     throttle: Mapping[str, Any] = field(default_factory=dict)
     alerts: Mapping[str, Any] = field(default_factory=dict)
     switch: Switch = field(default_factory=Switch)
@@ -115,7 +116,9 @@ def build_profile(content: Mapping[str, Any], path: Path) -> Profile:
     """Effective values from the content of a file; bases are read beside `path`. Raises `OperatorError`."""
     document = checked_document(content, path)
     found = inherited(document)
-    switch = _build_switch(found, path)
+    for name, shape in OWN_TABLES.items():
+        _check_own(name, shape, found, path)
+    switch = msgspec.convert(found.tables["switch"], Switch)
     engine = found.tables["engine"]
     _check_model(engine, found.origins.get("engine.model", path))
     for keys in PATH_KEYS:
@@ -177,19 +180,18 @@ def expand_home(text: str) -> str:
     return os.path.expanduser(text)  # noqa: PTH111
 
 
-def _build_switch(found: Inherited, path: Path) -> Switch:
-    table = found.tables["switch"]
-    valid = Switch.__struct_fields__
-    for key, value in table.items():
-        where = found.origins.get(f"switch.{key}", path)
+def _check_own(name: str, shape: type[msgspec.Struct], found: Inherited, path: Path) -> None:
+    """Refuse keys of a table of the host's own that it does not take, and values."""
+    valid = shape.__struct_fields__
+    for key, value in found.tables[name].items():
+        where = found.origins.get(f"{name}.{key}", path)
         if key not in valid:
-            raise OperatorError(f"{where}: unknown key switch.{key}", suggestion(key, valid))
+            raise OperatorError(f"{where}: unknown key {name}.{key}", suggestion(key, valid))
         try:
-            msgspec.convert({key: value}, Switch)
+            msgspec.convert({key: value}, shape)
         except msgspec.ValidationError as error:
-            fact = f"{where}: switch.{key} = {value!r}: {fault(error)}"
-            raise OperatorError(fact, f"mend switch.{key}, or leave it out for its default") from None
-    return msgspec.convert(table, Switch)
+            fact = f"{where}: {name}.{key} = {value!r}: {fault(error)}"
+            raise OperatorError(fact, f"mend {name}.{key}, or leave it out for its default") from None
 
 
 def _check_model(engine: Mapping[str, Any], path: Path) -> None:

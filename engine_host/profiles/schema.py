@@ -15,7 +15,15 @@ from typing import Any
 import msgspec
 
 from engine_host.profiles.arguments import Argument, Kind, catalogue
-from engine_host.profiles.shape import DESCRIPTION_CHARS, NOT_YET_APPLIED, SCHEMA, TABLE_TEXTS, TABLES, TOP_KEYS, Switch
+from engine_host.profiles.shape import (
+    DESCRIPTION_CHARS,
+    NOT_YET_APPLIED,
+    OWN_TABLES,
+    SCHEMA,
+    TABLE_TEXTS,
+    TABLES,
+    TOP_KEYS,
+)
 
 _TYPES: dict[Kind, list[str]] = {
     "flag": ["boolean"],
@@ -49,8 +57,8 @@ def profile_schema() -> dict[str, Any]:
 
 def _table(name: str) -> dict[str, Any]:
     table: dict[str, Any] = {"type": "object", "description": TABLE_TEXTS[name]}
-    if name == "switch":
-        (own,) = msgspec.json.schema_components([Switch], ref_template="{name}")[1].values()
+    if shape := OWN_TABLES.get(name):
+        (own,) = msgspec.json.schema_components([shape], ref_template="{name}")[1].values()
         return table | {"additionalProperties": False, "properties": own["properties"]}
     if name in NOT_YET_APPLIED:
         return table | {"additionalProperties": False}

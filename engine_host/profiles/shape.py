@@ -26,13 +26,13 @@ TOP_KEYS = {
 TABLE_TEXTS = {
     "engine": "vLLM engine arguments by vLLM's own underscore names. The installed vLLM decides which there are.",
     "server": "vLLM front-end arguments by vLLM's own underscore names. The installed vLLM decides which there are.",
-    "dials": "Takes no keys in this version.",
+    "dials": "Limits of the running scheduler, set before the engine serves; `vllm-console dial` changes them live.",
     "throttle": "Takes no keys in this version.",
     "alerts": "Takes no keys in this version.",
     "switch": "How the engine is left, and how another profile is switched to.",
 }
 
-NOT_YET_APPLIED = ("dials", "throttle", "alerts")
+NOT_YET_APPLIED = ("throttle", "alerts")
 """Tables that may stand in a profile and take no keys in this version: a limit that is accepted and then not applied
 is worse than one that is refused."""
 
@@ -78,6 +78,43 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             description="Keep this engine resident and asleep when another profile is switched to (GPU, sleep mode)."
         ),
     ] = False
+
+
+class Dials(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[dials]`: where the scheduler's limits stand at first. What each takes at most, the engine decides."""
+
+    max_active_seqs: (
+        Annotated[
+            int,
+            msgspec.Meta(ge=1, description="Requests admitted to run at once; at most the engine's max_num_seqs."),
+        ]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
+    max_scheduled_tokens: (
+        Annotated[
+            int,
+            msgspec.Meta(
+                ge=1,
+                description="Prompt and generated tokens of one step; at most the engine's max_num_batched_tokens.",
+            ),
+        ]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
+    speculative_tokens: (
+        Annotated[
+            int,
+            msgspec.Meta(
+                ge=0,
+                description="Tokens drafted a request and step, 0 for none; at most the engine's "
+                "num_speculative_tokens.",
+            ),
+        ]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
+
+
+OWN_TABLES: dict[str, type[msgspec.Struct]] = {"switch": Switch, "dials": Dials}
+"""Tables whose keys are the host's own, and what they take."""
 
 
 def leaves(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

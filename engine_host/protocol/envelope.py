@@ -29,6 +29,8 @@ class ErrorCode(IntEnum):
     """The audit log cannot be written, so no changing action is taken."""
     BUSY = -32006
     """Too many sessions, subscriptions or requests in flight."""
+    UNKNOWN_OUTCOME = -32007
+    """The action was begun and nobody told in time what became of it."""
 
 
 class RpcError(msgspec.Struct, frozen=True):

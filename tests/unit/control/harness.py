@@ -14,7 +14,20 @@ from engine_host.control.controlled import Identity
 from engine_host.control.roles import Peer
 from engine_host.control.server import ControlServer
 from engine_host.protocol.errors import EXIT_REFUSED, OperatorError
-from engine_host.protocol.methods import ForecastParams, History, Role, SwitchParams
+from engine_host.protocol.methods import (
+    DialSheet,
+    DialsSet,
+    ForecastParams,
+    History,
+    KvMap,
+    KvMapParams,
+    RequestAbort,
+    RequestList,
+    RequestRow,
+    RequestsList,
+    Role,
+    SwitchParams,
+)
 from engine_host.protocol.profiles import (
     Preflight,
     ProfileChanges,
@@ -24,7 +37,7 @@ from engine_host.protocol.profiles import (
     ProfileSummary,
     Tier,
 )
-from engine_host.protocol.snapshot import Host, ProfileRef, Snapshot, State
+from engine_host.protocol.snapshot import Dial, Host, ProfileRef, Snapshot, State
 from engine_host.protocol.switching import Outcome, PhaseName, SwitchForecast, SwitchPhase, SwitchResult, SwitchStatus
 from engine_host.telemetry.event_log import EventLog
 
@@ -87,6 +100,36 @@ class FakeSwitching:
             raise OperatorError(f'no profile "{name}"', 'did you mean "a"?')
 
 
+class FakeInside:
+    """One dial, no requests; a change of it answers once `may_finish` is set."""
+
+    def __init__(self, host: FakeHost) -> None:
+        self._host = host
+        self.value = 5
+
+    def dials(self) -> DialSheet:
+        return DialSheet(dials={"speculative_tokens": Dial(value=self.value, low=0, high=5, start=5)})
+
+    async def set_dials(self, params: DialsSet, who: str) -> str:
+        await self._host.may_finish.wait()
+        if self._host.failure:
+            raise self._host.failure
+        self.value = params.values["speculative_tokens"] or 0
+        return f"speculative_tokens 5 → {self.value}: {params.reason}"
+
+    def requests(self, params: RequestsList) -> RequestList:
+        rows = [RequestRow(id=str(n).ljust(200, "語"), state="waiting", age_s=1.0, waited_s=1.0) for n in range(5_000)]
+        return RequestList(requests=rows[: params.limit], total=len(rows), by_state={}, at=3.0)
+
+    def abort(self, params: RequestAbort, who: str) -> str:
+        if self._host.failure:
+            raise self._host.failure
+        return f"ended {params.id}"
+
+    def kv_map(self, params: KvMapParams) -> KvMap:
+        return KvMap(at=3.0, blocks_per_cell=1, cells=[(1, 0, 0, 0)], holders=[])
+
+
 class FakeHost:
     """A `Controlled` whose changes do what the test sets: succeed, wait for `may_finish`, or raise `failure`."""
 
@@ -103,6 +146,7 @@ class FakeHost:
         self.failure: Exception | None = None
         self.stopped = asyncio.Event()
         self.switching = FakeSwitching(self)
+        self.inside = FakeInside(self)
 
     def snapshot(self) -> Snapshot:
         self.seq += 1

@@ -30,6 +30,8 @@ VALID_PARAMS = {
     "switch.forecast": {"profile": "b"},
     "switch.cancel": change("key-4"),
     "profiles.reload": change("key-5"),
+    "dials.set": change("key-6", values={"speculative_tokens": 2}),
+    "requests.abort": change("key-7", id="a"),
 }
 
 

@@ -1,0 +1,55 @@
+"""What is asked of dials, checked against what they take; and what was done, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine_host.engine.dial_settings import span_in_words
+from engine_host.live.sample import DialName, DialRange
+from engine_host.nearest import suggestion
+from engine_host.protocol.errors import OperatorError
+from engine_host.protocol.methods import DialsSet
+
+
+@dataclass(frozen=True)
+class DialWords:
+    ranges: Mapping[DialName, DialRange]
+    """Of the engine that is spoken of."""
+
+    def checked(self, values: Mapping[str, int | None], *, is_range_checked: bool = True) -> dict[DialName, int | None]:
+        """The same by dial. Raises `OperatorError`: a dial that the engine lacks, a value that it does not take."""
+        checked: dict[DialName, int | None] = {}
+        for word, value in values.items():
+            name = self._name(word)
+            span = self.ranges[name]
+            if is_range_checked and value is not None and not span.low <= value <= span.high:
+                raise OperatorError(
+                    f"{name} {value} is out of range: this engine takes {span.low} to {span.high}",
+                    f"the engine was started with {span.start}; a higher limit needs another profile"
+                    if value > span.high
+                    else f"give at least {span.low}",
+                )
+            checked[name] = value
+        return checked
+
+    def _name(self, word: str) -> DialName:
+        if word in self.ranges:
+            return DialName(word)
+        if word in list(DialName):
+            why = "it has no speculation" if word == DialName.SPECULATIVE_TOKENS else "its scheduler lacks it"
+            raise OperatorError(f"this engine has no dial {word}: {why}", self._there_are())
+        raise OperatorError(f'no dial "{word[:60]}"', suggestion(word, map(str, self.ranges)))
+
+    def _there_are(self) -> str:
+        return f"there are: {', '.join(self.ranges)}"
+
+    @staticmethod
+    def told(before: Mapping[DialName, int], after: Mapping[DialName, int], order: DialsSet) -> str:
+        """`speculative_tokens 5 → 2 for 10 m: trying`."""
+        parts = []
+        for name, value in after.items():
+            moved = f"{before[name]} → {value}" if value != before[name] else f"stays {value}"
+            parts.append(f"{name} {moved}" + (" (its start)" if order.values[str(name)] is None else ""))
+        span = f" for {span_in_words(order.for_s)}" if order.for_s is not None else ""
+        return ", ".join(parts) + span + (f": {order.reason}" if order.reason else "")

@@ -1,0 +1,47 @@
+"""What is wrong with a request that does not move: hung, or stuck (field cases 6 and 7). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine_host.engine.port import FrontRequest
+from engine_host.live.sample import RequestState
+from engine_host.telemetry.store import HUNG_WITHOUT_TOKENS_S
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Finds it for the requests of one engine at one moment."""
+
+    capacity_tokens: int | None
+    """Of the KV cache of one engine core."""
+    stalled_reason: str | None
+    """Of the queue as a whole (`protocol.snapshot.Queue`)."""
+    last_step_age_s: float | None
+
+    def of(self, request: FrontRequest, state: RequestState, *, is_oldest_waiting: bool) -> str | None:
+        """In words, None for a request that is well."""
+        if state is RequestState.RUNNING:
+            return self._hung(request)
+        if (needs := self.beyond_capacity(request)) is not None:
+            return f"stuck: {needs}; it can never be scheduled"
+        if self.stalled_reason == "stuck" and is_oldest_waiting:
+            return "stuck: the first in the queue, and none runs before it"
+        return None
+
+    def beyond_capacity(self, request: FrontRequest) -> str | None:
+        """What it needs and cannot get: all its tokens so far have to lie in the cache of one core at once."""
+        tokens = request.prompt_tokens + request.generated_tokens
+        if self.capacity_tokens is None or tokens <= self.capacity_tokens:
+            return None
+        what = "its prompt has" if not request.generated_tokens else "prompt and output have"
+        return f"{what} {tokens:,} tokens, the KV cache holds {self.capacity_tokens:,}"
+
+    def _hung(self, request: FrontRequest) -> str | None:
+        if self.stalled_reason == "hung":
+            silent_s = request.silent_s if request.silent_s is not None else self.last_step_age_s
+        elif request.silent_s is not None and request.silent_s >= HUNG_WITHOUT_TOKENS_S:
+            silent_s = request.silent_s
+        else:
+            return None
+        return "hung: no token comes" if silent_s is None else f"hung: no token for {silent_s:.0f} s"
