@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine_host.engine.dial_settings import Setting, Settings
-from engine_host.live.sample import DialName, DialRange
+from engine_host.live.dial import DialName, DialRange
 from engine_host.profiles import Profile
 from engine_host.protocol.errors import EXIT_INVALID, OperatorError
 from engine_host.protocol.events import Severity

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine_host.engine.dial_settings import span_in_words
-from engine_host.live.sample import DialName, DialRange
+from engine_host.live.dial import DialName, DialRange
 from engine_host.nearest import suggestion
 from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.methods import DialsSet

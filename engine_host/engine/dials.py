@@ -21,7 +21,7 @@ from engine_host.engine.dial_settings import Setting, Settings, span_in_words
 from engine_host.engine.dial_words import DialWords
 from engine_host.engine.host_state import EventSink
 from engine_host.engine.port import Engine, EngineStartError, LiveScheduler
-from engine_host.live.sample import DialName, DialRange
+from engine_host.live.dial import DialName, DialRange
 from engine_host.profiles import Profile
 from engine_host.protocol.errors import EXIT_FAILED, EXIT_REFUSED, EXIT_TIMED_OUT, OperatorError
 from engine_host.protocol.events import Severity

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy.typing as npt
-
-from engine_host.live.sample import DialName, DialRange, LiveSample
+from engine_host.live.dial import DialName, DialRange
 from engine_host.profiles.profile import EngineArguments as EngineArguments
+
+if TYPE_CHECKING:  # what only checks a profile need not load numpy
+    import numpy.typing as npt
+
+    from engine_host.live.sample import LiveSample
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

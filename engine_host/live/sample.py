@@ -4,31 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-
-class DialName(StrEnum):
-    """Limits of the scheduler that can be changed while it runs."""
-
-    MAX_ACTIVE_SEQS = "max_active_seqs"
-    """Requests admitted to run at once; those that run already go on."""
-    MAX_SCHEDULED_TOKENS = "max_scheduled_tokens"
-    """Prompt and generated tokens of one step."""
-    SPECULATIVE_TOKENS = "speculative_tokens"
-    """Drafted a request and step: K. 0 drafts none."""
-
-
-@dataclass(frozen=True, slots=True)
-class DialRange:
-    """What a dial of one engine takes: `low` to `high`, both included; it was started with `start`."""
-
-    low: int
-    high: int
-    start: int
+from engine_host.live.dial import DialName as DialName
+from engine_host.live.dial import DialRange as DialRange
 
 
 class BlockState(IntEnum):

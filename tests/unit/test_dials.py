@@ -11,7 +11,7 @@ import pytest
 
 from engine_host.engine import dials as room
 from engine_host.engine.dials import Dials
-from engine_host.live.sample import DialName, DialRange
+from engine_host.live.dial import DialName, DialRange
 from engine_host.profiles import Profile, build_profile
 from engine_host.protocol.errors import EXIT_FAILED, EXIT_INVALID, EXIT_REFUSED, EXIT_TIMED_OUT, OperatorError
 from engine_host.protocol.methods import DialsSet

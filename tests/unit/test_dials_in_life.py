@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine_host.live.sample import DialName
+from engine_host.live.dial import DialName
 from engine_host.profiles import Profile, build_profile
 from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.methods import DialsSet
