@@ -28,6 +28,7 @@ from engine_host.protocol.snapshot import (
     Speculation,
     Throughput,
 )
+from engine_host.telemetry.acceptance import Acceptance
 from engine_host.telemetry.latency import LatencyWindows
 
 SPAN_S = 300
@@ -261,24 +262,31 @@ class TelemetryStore:
 
     def speculation(self, method: str | None, k_max: int | None) -> Speculation:
         self.advance()
-        counts, span = self._window(RATIO_WINDOW_S)
-        drafts, drafted, accepted = (int(counts[_AT[name]]) for name in ("drafts", "drafted", "accepted"))
-        reached = counts[_DRAFTED_AT : _DRAFTED_AT + (k_max or 0)]
-        passed = counts[_ACCEPTED_AT : _ACCEPTED_AT + (k_max or 0)]
+        shown = self.acceptance(RATIO_WINDOW_S).window(k_max or 0)
+        spans = WINDOWS if method else {}
         return Speculation(
             window_s=RATIO_WINDOW_S,
             method=method,
-            acceptance_rate=accepted / drafted if drafted else None,
-            mean_acceptance_length=1 + accepted / drafts if drafts else None,
-            per_position=[float(p / r) if r else None for p, r in zip(passed, reached, strict=True)],
+            acceptance_rate=shown.acceptance_rate,
+            mean_acceptance_length=shown.mean_acceptance_length,
+            per_position=shown.per_position,
             k=k_max,
             k_max=k_max,
-            drafted_per_s=drafted / span if method else None,
-            accepted_per_s=accepted / span if method else None,
+            drafted_per_s=shown.drafted_per_s if method else None,
+            accepted_per_s=shown.accepted_per_s if method else None,
+            windows={name: self.acceptance(span).window(k_max or 0) for name, span in spans.items()},
             drafts_total=self._total("drafts"),
             drafted_total=self._total("drafted"),
             accepted_total=self._total("accepted"),
         )
+
+    def acceptance(self, window_s: float) -> Acceptance:
+        """Drafts of the last `window_s`, at most `SPAN_S`."""
+        self.advance()
+        counts, span = self._window(window_s)
+        drafts, drafted, accepted = (int(counts[_AT[name]]) for name in ("drafts", "drafted", "accepted"))
+        reached, passed = counts[_DRAFTED_AT:_ACCEPTED_AT], counts[_ACCEPTED_AT:]
+        return Acceptance(span, drafts, drafted, accepted, reached, passed)
 
     def prefix_cache(self, enabled: bool | None) -> PrefixCache:
         self.advance()

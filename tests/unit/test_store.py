@@ -136,9 +136,30 @@ def test_without_a_draft_in_the_window_acceptance_is_unknown_not_zero(store: Tel
     assert read.accepted_total == 5
 
 
+def test_each_window_of_acceptance_has_its_own_counts(store: TelemetryStore, clock: Clock) -> None:
+    store.engine_serves()
+    clock.now += 10
+    store.record(step(speculation=SpeculationStep(10, 50, 50, [10] * 5, [10] * 5)))
+    clock.now += 200
+    store.record(step(speculation=SpeculationStep(10, 20, 10, [10, 10, 0, 0, 0], [6, 4, 0, 0, 0])))
+    clock.now += 40
+    store.record(step(speculation=SpeculationStep(10, 10, 4, [10, 0, 0, 0, 0], [4, 0, 0, 0, 0])))
+    windows = store.speculation("ngram", 5).windows
+    assert list(windows) == ["10s", "1m", "5m"]
+    assert [window.drafts for window in windows.values()] == [10, 20, 30]
+    assert [window.acceptance_rate for window in windows.values()] == [0.4, pytest.approx(14 / 30), pytest.approx(0.8)]
+    assert windows["10s"].mean_acceptance_length == pytest.approx(1.4)
+    assert windows["10s"].per_position == [0.4, None, None, None, None]
+    assert windows["1m"].per_position == [0.5, 0.4, None, None, None]
+    assert windows["5m"].per_position == [pytest.approx(20 / 30), pytest.approx(0.7), 1.0, 1.0, 1.0]
+    assert windows["1m"].drafted_per_s == pytest.approx(30 / 59, rel=0.01)
+    assert windows["5m"].accepted_per_s == pytest.approx(64 / 250, rel=0.01)
+
+
 def test_without_speculation_nothing_is_claimed(store: TelemetryStore) -> None:
     read = store.speculation(None, None)
     assert (read.method, read.k, read.drafted_per_s, read.per_position) == (None, None, None, [])
+    assert read.windows == {}
 
 
 def test_engines_add_their_queues_and_the_fullest_names_the_kv_usage(store: TelemetryStore) -> None:
