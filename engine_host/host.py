@@ -247,6 +247,7 @@ class EngineHost:
     def _look(self) -> None:
         backlog = self._lifecycle.backlog
         self._store.sample_history(backlog)
+        self._snapshots.keep_up()
         reason = self._store.queue(backlog).stalled_reason
         if reason != self._stalled:
             if reason is not None:

@@ -14,8 +14,9 @@ import msgspec
 from engine_host.engine.crash_policy import CRASH_LIMIT
 from engine_host.engine.lifecycle import Lifecycle
 from engine_host.gateway.entry import Entry
-from engine_host.protocol.snapshot import Blocks, Engine, Host, Kv, ProfileRef, Snapshot, Throttle
+from engine_host.protocol.snapshot import Blocks, Engine, Host, Kv, ProfileRef, Snapshot, Speculation, Throttle
 from engine_host.telemetry.machine import MachineFigures, MachineSampler
+from engine_host.telemetry.speculation_advisor import SpeculationAdvisor
 from engine_host.telemetry.store import TelemetryStore
 
 FRESH_S = 0.05
@@ -53,8 +54,14 @@ class SnapshotTaker:
         self._store = store
         self._entry = entry
         self._machine = machine
+        self._advisor = SpeculationAdvisor(store.acceptance)
         self._last: Snapshot | None = None
         self._seq = 0
+
+    def keep_up(self) -> None:
+        """Take in what is only kept for seconds elsewhere; to be called once a second, also while nobody looks."""
+        engine = self._lifecycle.engine
+        self._advisor.collect(engine.live if engine is not None else None)
 
     def take(self) -> Snapshot:
         """The newest snapshot, `age_s` set."""
@@ -79,7 +86,7 @@ class SnapshotTaker:
             engine=self._engine(),
             kv=self._kv(),
             queue=msgspec.structs.replace(store.queue(backlog), held=self._entry.held),
-            speculation=store.speculation(facts.speculation_method if facts else None, facts.k_max if facts else None),
+            speculation=self._speculation(),
             throughput=store.throughput(),
             latency=store.latency(),
             prefix_cache=store.prefix_cache(facts.prefix_caching if facts else None),
@@ -147,4 +154,17 @@ class SnapshotTaker:
             blocks=Blocks(total=total, active=active),
             block_size=facts.block_size,
             capacity_tokens=facts.capacity_tokens,
+        )
+
+    def _speculation(self) -> Speculation:
+        engine = self._lifecycle.engine
+        if engine is None:
+            return self._store.speculation(None, None)
+        facts = engine.facts
+        advice = self._advisor.advice(engine.live, facts.k_max if facts.speculation_method else None)
+        return msgspec.structs.replace(
+            self._store.speculation(facts.speculation_method, facts.k_max),
+            k=advice.k,
+            estimated_speedup=advice.speed_up,
+            recommendation=advice.recommendation,
         )
