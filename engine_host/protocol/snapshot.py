@@ -192,6 +192,9 @@ class Recommendation(_Wire, frozen=True, kw_only=True):
     """Tokens per second against the K in force: 1.2 is a fifth more."""
     choices: list[Choice] = []
     """By K, from 0."""
+    try_k: int | None = None
+    """A K to run for `try_s` seconds, because more can be said once it is measured; `text` asks for it."""
+    try_s: int | None = None
 
 
 class Speculation(_Wire, frozen=True, kw_only=True):

@@ -84,8 +84,8 @@ def advise(k: int, k_max: int, windows: Sequence[Acceptance], measured: Measured
         return Advice(k, speed_up, words.too_few_steps(k, cost, concurrency))
     rates = position_rates(windows, min(k_max, len(windows[-1].reached)))
     if not rates.known:
-        return Advice(k, speed_up, words.no_acceptance(k, int(windows[-1].reached[0]), k_max, concurrency))
+        return Advice(k, speed_up, words.no_acceptance(k, int(windows[-1].reached[0]), k_max, concurrency, cost.step_s))
     seen = outlook(rates, measured)
     if seen is None:
-        return Advice(k, speed_up, words.one_k_only(k, k_max, concurrency))
+        return Advice(k, speed_up, words.one_k_only(k, k_max, concurrency, cost.step_s))
     return Advice(k, seen.gain(k, over=0), words.recommendation(seen, judge(seen, k), k))

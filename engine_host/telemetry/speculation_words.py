@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+import msgspec
 
 from engine_host.protocol.snapshot import Choice, Recommendation
 from engine_host.telemetry.acceptance import MIN_DRAFTS, PositionRates
@@ -13,7 +16,7 @@ from engine_host.telemetry.speculation_model import Outlook, Verdict
 from engine_host.telemetry.step_costs import MAX_AGE_S, MIN_SECONDS, MIN_STEPS, RECENT_S, KCost
 
 TRY_S = 10
-"""How long a K is to be tried: several times what its figures need."""
+"""How long a K is to be tried at least; an engine with slow steps needs longer for as many."""
 
 
 def unknown(text: str, concurrency: int | None = None) -> Recommendation:
@@ -41,41 +44,45 @@ def too_few_steps(k: int, cost: KCost | None, concurrency: int) -> Recommendatio
     )
 
 
-def no_acceptance(k: int, drafts: int, k_max: int, concurrency: int) -> Recommendation:
-    if k == 0:
-        text = f"not known: nothing was drafted in the last {MAX_AGE_S / 60:.0f} minutes. {_try(k_max)}"
-    else:
-        text = f"not known yet: {drafts} of {MIN_DRAFTS} drafts were verified"
-    return unknown(text, concurrency)
+def no_acceptance(k: int, drafts: int, k_max: int, concurrency: int, step_s: float) -> Recommendation:
+    """`step_s`: of a step at the K in force."""
+    if k:
+        return unknown(f"not known yet: {drafts} of {MIN_DRAFTS} drafts were verified", concurrency)
+    text = f"not known: nothing was drafted in the last {MAX_AGE_S / 60:.0f} minutes."
+    # The largest one tells the acceptance at every position.
+    return _asking(unknown(text, concurrency), k_max, step_s)
 
 
-def one_k_only(k: int, k_max: int, concurrency: int) -> Recommendation:
-    # From 0 the largest one is tried: it tells the acceptance at every position.
-    other = k // 2 if k else k_max
-    return unknown(
+def one_k_only(k: int, k_max: int, concurrency: int, step_s: float) -> Recommendation:
+    text = (
         f"not known yet: at {_requests(concurrency)} only K {k} has been measured in the last {MAX_AGE_S / 60:.0f} "
-        f"minutes, so what a draft token costs is unknown. {_try(other)}",
-        concurrency,
+        f"minutes, so what a draft token costs is unknown."
     )
+    return _asking(unknown(text, concurrency), k // 2 if k else k_max, step_s)
 
 
 def recommendation(outlook: Outlook, verdict: Verdict, k: int) -> Recommendation:
+    ask = None
     if verdict.best == k:
-        text = _right(outlook, verdict, k)
+        text, ask = _right(outlook, k), verdict.worth_a_try
+        if ask is not None:
+            text += f" K {ask} is not measured and might do better."
     elif verdict.is_sure:
         text = _change(outlook, verdict, k)
     else:
+        ask = verdict.best
         text = (
-            f"not known yet: K {verdict.best} may give {verdict.gain:.2f} times the tokens/s of K {k} at "
-            f"{_requests(outlook.concurrency)}, but that may be wrong by {verdict.error:.0%}. {_try(verdict.best)}"
+            f"not known yet: K {ask} may give {verdict.gain:.2f} times the tokens/s of K {k} at "
+            f"{_requests(outlook.concurrency)}, but that may be wrong by {verdict.error:.0%}."
         )
-    return Recommendation(
+    said = Recommendation(
         k=verdict.best if verdict.is_sure else None,
         text=text,
         concurrency=outlook.concurrency,
         gain=verdict.gain if verdict.is_sure else None,
         choices=choices(outlook),
     )
+    return said if ask is None else _asking(said, ask, float(outlook.step_s[k]))
 
 
 def choices(outlook: Outlook) -> list[Choice]:
@@ -91,17 +98,14 @@ def choices(outlook: Outlook) -> list[Choice]:
     ]
 
 
-def _right(outlook: Outlook, verdict: Verdict, k: int) -> str:
+def _right(outlook: Outlook, k: int) -> str:
     speed = outlook.tokens_per_s.copy()
     speed[k] = 0.0
     next_best = int(speed.argmax())
-    text = (
+    return (
         f"K {k} is right at {_requests(outlook.concurrency)}: {_step(outlook, k)} a step; the next best, "
         f"K {next_best}, gives {outlook.gain(next_best, k):.2f} times its tokens/s."
     )
-    if verdict.worth_a_try is not None:
-        text += f" K {verdict.worth_a_try} is not measured and might do better. {_try(verdict.worth_a_try)}"
-    return text
 
 
 def _change(outlook: Outlook, verdict: Verdict, k: int) -> str:
@@ -134,8 +138,12 @@ def _milliseconds(seconds: float) -> str:
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f} ms"
 
 
-def _try(k: int) -> str:
-    return f"Run K {k} for {TRY_S} s: `vllm-console dial speculative_tokens={k} --for {TRY_S}s`"
+def _asking(said: Recommendation, k: int, step_s: float) -> Recommendation:
+    """`said`, with the request to run `k` for a while; `step_s` as far as known."""
+    needed_s = max(MIN_SECONDS + 1, 2 * MIN_STEPS * step_s)
+    try_s = max(TRY_S, 5 * math.ceil(needed_s / 5))
+    text = f"{said.text} Run K {k} for {try_s} s: `vllm-console dial speculative_tokens={k} --for {try_s}s`"
+    return msgspec.structs.replace(said, text=text, try_k=k, try_s=try_s)
 
 
 def _requests(count: int) -> str:

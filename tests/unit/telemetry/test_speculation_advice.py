@@ -65,20 +65,15 @@ def engines(draw: st.DrawFn, costs: st.SearchStrategy[Callable[[int], float]]) -
     )
 
 
-def tried(text: str) -> int | None:
-    """The K that a text asks to be run for a while."""
-    found = re.search(r"`vllm-console dial speculative_tokens=(\d+) --for 10s`", text)
-    return int(found[1]) if found else None
-
-
 def follow(engine: SpeculatingEngine, rounds: int = 12) -> None:
     """What an operator does: run what is asked for, take what is recommended, until K is right."""
     for _ in range(rounds):
         said = engine.advice().recommendation
         assert said is not None
-        asked, k = tried(said.text), engine.k
-        if asked is not None:
-            engine.run(asked)
+        k = engine.k
+        if said.try_k is not None:
+            assert said.try_s is not None
+            engine.run(said.try_k, said.try_s)
         elif said.k == k:
             return
         engine.run(k if said.k is None else said.k)
@@ -185,7 +180,21 @@ def test_one_k_alone_tells_nothing_of_the_cost_of_a_draft_token() -> None:
     assert advice.recommendation is not None
     assert advice.recommendation.k is None
     assert "only K 5 has been measured" in advice.recommendation.text
-    assert tried(advice.recommendation.text) == 2
+    assert (advice.recommendation.try_k, advice.recommendation.try_s) == (2, 10)
+    assert advice.recommendation.text.endswith("Run K 2 for 10 s: `vllm-console dial speculative_tokens=2 --for 10s`")
+
+
+def test_an_engine_with_slow_steps_is_given_the_time_for_as_many() -> None:
+    engine = SpeculatingEngine([0.8, 0.7, 0.6, 0.5, 0.4], draft_heavy(0.4, 0.05))
+    engine.run(5, 60)
+    said = engine.advice().recommendation
+    assert said is not None
+    assert (said.try_k, said.try_s) == (2, 30)
+    engine.run(said.try_k, said.try_s)
+    engine.run(5, 5)
+    said = engine.advice().recommendation
+    assert said is not None
+    assert [choice.k for choice in said.choices if choice.is_measured] == [2, 5]
 
 
 def test_too_few_steps_say_how_many_are_missing() -> None:
@@ -206,7 +215,7 @@ def test_at_k_0_for_long_nothing_is_known_of_acceptance() -> None:
     assert said is not None
     assert said.k is None
     assert "nothing was drafted in the last 5 minutes" in said.text
-    assert tried(said.text) == 3
+    assert said.try_k == 3
 
 
 def test_steps_at_another_concurrency_do_not_count() -> None:
