@@ -12,6 +12,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from console.argument_types import Number, Whole
+from console.commands.inside_parser import add_dial, add_requests
 from console.commands.profiles_parser import add_profiles
 from console.display import write_what_can_be_shown
 from engine_host import __version__
@@ -36,6 +38,8 @@ examples:
   vllm-console events --follow               what happens, as it happens
   vllm-console profiles diff running latency what a switch to "latency" would change
   vllm-console switch throughput --dry-run   what changing the profile would do
+  vllm-console dial speculative_tokens=2     draft two tokens a step from the next one on
+  vllm-console requests list --sort waited   the requests, those that wait longest first
   vllm-console stop --drain 60               let requests finish for a minute, then stop
 
 exit codes: 0 done; 1 failed or rolled back; 2 usage or invalid input; 3 cannot connect; 4 refused;
@@ -90,6 +94,14 @@ def _run(arguments: argparse.Namespace) -> int:
             return profiles(arguments)
         case "switch":
             return _switch(arguments)
+        case "dial":
+            from console.commands.dial import dial
+
+            return dial(arguments)
+        case "requests":
+            from console.commands.requests import requests
+
+            return requests(arguments)
         case _:
             from console.commands.change import change
 
@@ -156,16 +168,16 @@ def parser() -> argparse.ArgumentParser:
 
     stream = _command(commands, "watch", "a snapshot a line", "watch\nwatch --interval 5 --count 12 --json")
     stream.add_argument(
-        "--interval", type=_number(0.1, 60.0), default=1.0, metavar="S", help="seconds between lines (0.1 to 60)"
+        "--interval", type=Number(0.1, 60.0), default=1.0, metavar="S", help="seconds between lines (0.1 to 60)"
     )
-    stream.add_argument("--count", type=_whole(1, None), metavar="N", help="end after so many lines")
+    stream.add_argument("--count", type=Whole(1, None), metavar="N", help="end after so many lines")
     _json(stream, "print each snapshot as one line of JSON")
 
     log = _command(commands, "events", "what happened", "events --limit 50\nevents --follow\nevents --after 120 --json")
     log.add_argument("--follow", action="store_true", help="go on with new events as they happen")
-    log.add_argument("--after", type=_whole(0, None), default=0, metavar="SEQ", help="only events after this number")
+    log.add_argument("--after", type=Whole(0, None), default=0, metavar="SEQ", help="only events after this number")
     log.add_argument(
-        "--limit", type=_whole(1, 10_000), default=200, metavar="N", help="at most so many past ones, the newest"
+        "--limit", type=Whole(1, 10_000), default=200, metavar="N", help="at most so many past ones, the newest"
     )
     _json(log, "print each event as one line of JSON")
 
@@ -188,7 +200,7 @@ def parser() -> argparse.ArgumentParser:
     for changing in (restart, stop):
         changing.add_argument(
             "--drain",
-            type=_number(0.0, 86_400.0),
+            type=Number(0.0, 86_400.0),
             metavar="S",
             help="seconds that running requests may take to finish; default: the host's own setting",
         )
@@ -196,12 +208,14 @@ def parser() -> argparse.ArgumentParser:
         changing.add_argument("--yes", action="store_true", help="do not ask; needed without a terminal")
         changing.add_argument(
             "--timeout",
-            type=_number(0.1, 86_400.0),
+            type=Number(0.1, 86_400.0),
             metavar="S",
             help="how long to wait for the outcome; default: the drain time and what a start or stop may take",
         )
         _json(changing, "print the outcome as one JSON object")
     _switch_parser(commands)
+    add_dial(commands, _command)
+    add_requests(commands, _command)
     return top
 
 
@@ -226,7 +240,7 @@ def _switch_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     )
     switch.add_argument(
         "--drain",
-        type=_number(0.0, 86_400.0),
+        type=Number(0.0, 86_400.0),
         metavar="S",
         help="seconds for requests that cannot be carried over; default: the running profile's own",
     )
@@ -234,7 +248,7 @@ def _switch_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     switch.add_argument("--yes", action="store_true", help="do not ask; needed without a terminal")
     switch.add_argument(
         "--timeout",
-        type=_number(0.1, 86_400.0),
+        type=Number(0.1, 86_400.0),
         metavar="S",
         help="how long to wait for the outcome; default: the expected time and room for the way back",
     )
@@ -255,35 +269,6 @@ def _command(
 
 def _json(command: argparse.ArgumentParser, help_: str) -> None:
     command.add_argument("--json", action="store_true", help=help_)
-
-
-class _number:
-    """An argparse type: a finite number within bounds, refused with the bounds named."""
-
-    def __init__(self, low: float, high: float) -> None:
-        self._low, self._high = low, high
-
-    def __call__(self, text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not self._low <= value <= self._high:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {self._low:g} to {self._high:g}")
-        return value
-
-
-class _whole:
-    """An argparse type: a whole number within bounds."""
-
-    def __init__(self, low: int, high: int | None) -> None:
-        self._low, self._high = low, high
-
-    def __call__(self, text: str) -> int:
-        if not text.isascii() or not text.isdigit() or int(text) < self._low or int(text) > (self._high or int(text)):
-            upper = f"to {self._high:,}" if self._high is not None else "upwards"
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {self._low} {upper}")
-        return int(text)
 
 
 if __name__ == "__main__":

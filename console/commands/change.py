@@ -68,21 +68,24 @@ async def _change(
             drain_timeout_s=drain_s,
         )
         waiting_s = timeout_s if timeout_s is not None else deadline_s(method, snapshot, drain_s)
-        try:
-            applied = await client.call(method, params, waiting_s)
-        except NoAnswer as error:
-            raise OperatorError(
-                error.fact, f"{await standing(client)} {error.remedy}", exit_code=EXIT_TIMED_OUT
-            ) from None
-        except ConnectionLost as error:
-            raise OperatorError(
-                f"the connection was lost before the outcome of {method} came: {error.reason}.",
-                "The outcome is unknown; it was not sent again. " + error.remedy,
-                exit_code=EXIT_TIMED_OUT,
-            ) from None
+        applied = await sent_once(client, method, params, waiting_s)
         if method == "host.stop":
             await until_ended(client, target.path, inode, ENDING_S)
         return applied
+
+
+async def sent_once(client: Client, method: str, params: msgspec.Struct, waiting_s: float) -> msgspec.Raw:
+    """The outcome. Raises `OperatorError`, with `EXIT_TIMED_OUT` when it is unknown: nothing is sent again."""
+    try:
+        return await client.call(method, params, waiting_s)
+    except NoAnswer as error:
+        raise OperatorError(error.fact, f"{await standing(client)} {error.remedy}", exit_code=EXIT_TIMED_OUT) from None
+    except ConnectionLost as error:
+        raise OperatorError(
+            f"the connection was lost before the outcome of {method} came: {error.reason}.",
+            "The outcome is unknown; it was not sent again. " + error.remedy,
+            exit_code=EXIT_TIMED_OUT,
+        ) from None
 
 
 async def until_ended(client: Client, path: Path, inode: tuple[int, int] | None, deadline_s: float) -> None:

@@ -1,0 +1,95 @@
+"""What the command line takes as values: numbers within bounds, spans of time, `NAME=VALUE`; else refused in words.
+
+Light, as every start of the console reads it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+START = "start"
+"""In place of a dial's value: back to what the engine was started with."""
+
+
+class Number:
+    """An argparse type: a finite number within bounds, refused with the bounds named."""
+
+    def __init__(self, low: float, high: float) -> None:
+        self._low, self._high = low, high
+
+    def __call__(self, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not self._low <= value <= self._high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {self._low:g} to {self._high:g}")
+        return value
+
+
+class Whole:
+    """An argparse type: a whole number within bounds."""
+
+    def __init__(self, low: int, high: int | None) -> None:
+        self._low, self._high = low, high
+
+    def __call__(self, text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < self._low or int(text) > (self._high or int(text)):
+            upper = f"to {self._high:,}" if self._high is not None else "upwards"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {self._low} {upper}")
+        return int(text)
+
+
+class Span:
+    """An argparse type: seconds from `90s`, `10m`, `1h30m`, within bounds."""
+
+    def __init__(self, low_s: float, high_s: float) -> None:
+        self._low_s, self._high_s = low_s, high_s
+
+    def __call__(self, text: str) -> float:
+        seconds = span_s(text)
+        if seconds is None:
+            raise argparse.ArgumentTypeError(f"{text!r} is no span of time; write 90s, 10m or 1h")
+        if not self._low_s <= seconds <= self._high_s:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not from {self._low_s:g} s to {self._high_s / 86_400:g} days"
+            )
+        return seconds
+
+
+def span_s(text: str) -> float | None:
+    """Seconds that `90s`, `10m`, `1h30m` stand for; None for anything else."""
+    written = text.strip().lower()
+    parts = _SPAN.findall(written)
+    if not parts or "".join(number + unit for number, unit in parts) != written:
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def dial_value(text: str) -> tuple[str, int | None]:
+    """An argparse type: `NAME=VALUE` or `NAME=start`, which is `(NAME, None)`."""
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if value.lower() == START and name:
+        return _dial_name(name), None
+    try:
+        if not name or not equals or not value.isascii():
+            raise ValueError
+        return _dial_name(name), int(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE with a whole number, or NAME={START}") from None
+
+
+def seen_value(text: str) -> tuple[str, int]:
+    """An argparse type: `NAME=VALUE`, the value that somebody saw."""
+    name, value = dial_value(text)
+    if value is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE with a whole number")
+    return name, value
+
+
+def _dial_name(name: str) -> str:
+    return name.replace("-", "_").lower()

@@ -1,0 +1,94 @@
+"""The command lines of `vllm-console dial` and `requests`; light, as every start of the console reads it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from console.argument_types import Number, Span, Whole, dial_value, seen_value
+from console.commands.profiles_parser import AddCommand
+
+LONGEST_S = 604_800.0
+"""A week: a limit that is to stay belongs into the profile."""
+
+
+def add_dial(commands: Any, add_command: AddCommand) -> None:
+    dial = add_command(
+        commands,
+        "dial",
+        "the live limits of the scheduler: show, set",
+        "dial\ndial speculative_tokens=2 --for 10m --reason trying\n"
+        "dial max_active_seqs=64 --expect max_active_seqs=256\ndial speculative_tokens=start --json",
+    )
+    dial.add_argument(
+        "values",
+        nargs="*",
+        type=dial_value,
+        metavar="NAME=VALUE",
+        help="a dial and its new value, or NAME=start; without any, the dials are shown with their range",
+    )
+    dial.add_argument(
+        "--for",
+        dest="for_s",
+        type=Span(1.0, LONGEST_S),
+        metavar="SPAN",
+        help="then the former value returns: 90s, 10m, 1h; default: it stays",
+    )
+    dial.add_argument(
+        "--expect",
+        action="append",
+        default=[],
+        type=seen_value,
+        metavar="NAME=VALUE",
+        help="refuse unless this is the value in force",
+    )
+    _reason(dial)
+    dial.add_argument(
+        "--timeout", type=Number(0.1, 3600.0), default=75.0, metavar="S", help="how long to wait for the outcome"
+    )
+    dial.add_argument("--json", action="store_true", help="print the dials, or the outcome, as one JSON object")
+
+
+def add_requests(commands: Any, add_command: AddCommand) -> None:
+    requests = add_command(
+        commands,
+        "requests",
+        "the unfinished requests: list, abort",
+        "requests list --sort blocks --limit 10\nrequests abort chatcmpl-1f0c",
+    )
+    actions = requests.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listed = add_command(
+        actions,
+        "list",
+        "the unfinished requests, oldest first",
+        "requests list\nrequests list --state waiting --sort waited --limit 10\nrequests list --match batch- --json",
+    )
+    listed.add_argument(
+        "--sort",
+        choices=["age", "waited", "blocks", "prompt", "generated", "preemptions"],
+        default="age",
+        help="largest first; default: age",
+    )
+    listed.add_argument("--state", choices=["running", "waiting", "deferred", "preempted"], help="only those in it")
+    listed.add_argument("--match", default="", metavar="TEXT", help="only those whose id contains it")
+    listed.add_argument(
+        "--limit", type=Whole(1, 2_000), default=50, metavar="N", help="at most so many (1 to 2,000; default: 50)"
+    )
+    listed.add_argument("--json", action="store_true", help="print the list as one JSON object")
+    abort = add_command(
+        actions,
+        "abort",
+        "end one request with an error",
+        'requests abort chatcmpl-1f0c --reason "runaway output"\nrequests abort chatcmpl-1f0c --yes --json',
+    )
+    abort.add_argument("id", metavar="ID", help="its id, or as much of it as no other request begins with")
+    _reason(abort)
+    abort.add_argument("--yes", action="store_true", help="do not ask; needed without a terminal")
+    abort.add_argument(
+        "--timeout", type=Number(0.1, 3600.0), default=30.0, metavar="S", help="how long to wait for the outcome"
+    )
+    abort.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
+
+
+def _reason(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--reason", default="", metavar="TEXT", help="why, for the audit log")
