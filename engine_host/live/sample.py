@@ -58,7 +58,7 @@ STEP = np.dtype(
         ("at", "f8"),  # monotonic seconds, of its end
         ("took_s", "f4"),  # since the end of the step before it
         ("requests", "u4"),
-        ("tokens", "u4"),
+        ("tokens", "u4"),  # run through the model: of prompts, one of every request that decodes, and of its draft
         ("drafted", "u4"),  # draft tokens verified in it
         ("accepted", "u4"),  # of those
         ("k", "u2"),  # draft tokens made for the next one, a request
@@ -86,6 +86,11 @@ class LiveSample:
     """Words of `WAITING_REASONS`; none is left out that is not 0."""
     dials: Mapping[DialName, int]
     """In force."""
+    unlisted: int = 0
+    """Waiting requests beyond those that `requests` has room for."""
+    drafted_total: int = 0
+    accepted_total: int = 0
+    """Draft tokens of all requests since the engine started, the finished ones too."""
 
     @property
     def stored_tokens(self) -> int:
