@@ -72,6 +72,13 @@ def _replace_health(app: Any, llm: Any) -> None:
         routes.insert(0, Route("/health", health, methods=["GET"]))
 
 
+def ending(text: str) -> Exception:
+    """An error that ends one request of an engine that goes on; its client is shown this text. As 503, but by older
+    releases, which pass on the text of a refused request alone, as 400."""
+    error = refusal(text)
+    return error if str(error) == text else ValueError(text)
+
+
 def refusal(text: str) -> Exception:
     """An error that vLLM's API layer shows to the client as 503 with this text."""
     from vllm import exceptions

@@ -65,7 +65,7 @@ def take(ledger: Ledger, llm: Any, bound: Bound, given_up: Collection[str]) -> l
     for request_id, state, request in ledger.unfinished():
         if (becomes := fate(state, request, bound)) == "drain":
             continue
-        _remove(llm.output_processor, request_id, state)
+        remove(llm.output_processor, request_id, state)
         taken.append(CarriedRequest(request_id, state, request, becomes == "replay", given_up))
     return taken
 
@@ -85,7 +85,7 @@ async def adopt(ledger: Ledger, llm: Any, carried: list[CarriedRequest]) -> None
             await llm.abort(late, internal=True)
     except BaseException:
         for item, state in states:
-            _remove(llm.output_processor, item.request_id, state)
+            remove(llm.output_processor, item.request_id, state)
         raise
 
 
@@ -108,7 +108,7 @@ def end_with(llm: Any, error: Exception) -> int:
     """End every request left in a front end with `error`; returns how many there were."""
     states = list(llm.output_processor.request_states.values())
     for state in states:
-        _remove(llm.output_processor, state.request_id, state)
+        remove(llm.output_processor, state.request_id, state)
         if state.queue is not None:
             state.queue.put(error)
     return len(states)
@@ -136,7 +136,8 @@ def _started_over(llm: Any, item: CarriedRequest) -> Any:
     )
 
 
-def _remove(processor: Any, request_id: str, state: Any) -> None:
+def remove(processor: Any, request_id: str, state: Any) -> None:
+    """Take a request out of a front end. Of an output that still comes from its core, vLLM takes no notice."""
     processor.request_states.pop(request_id, None)
     ids = processor.external_req_ids.get(state.external_req_id)
     if ids is not None and request_id in ids:
