@@ -136,8 +136,13 @@ class EngineHost:
 
     @property
     def identity(self) -> Identity:
+        engine = self._lifecycle.engine
+        can_look_inside = engine is not None and not isinstance(engine.live, str)
         return Identity(
-            boot_id=self._boot_id, host_version=__version__, vllm_version=installed_version(), capabilities=()
+            boot_id=self._boot_id,
+            host_version=__version__,
+            vllm_version=installed_version(),
+            capabilities=("live_scheduler",) if can_look_inside else (),
         )
 
     @property

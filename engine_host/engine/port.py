@@ -155,6 +155,10 @@ class LiveScheduler(Protocol):
     def ranges(self) -> Mapping[DialName, DialRange]:
         """Of the dials that this engine has; `speculative_tokens` is missing without speculation."""
 
+    @property
+    def missing(self) -> Mapping[DialName, str]:
+        """Why it has not another one, in words, where that is not plain."""
+
     def samples(self) -> Sequence[LiveSample]:
         """The newest look into every engine core, at most a tenth of a second old while it works. Costs under a
         millisecond. Empty until the first one."""

@@ -38,6 +38,7 @@ class ScriptedScheduler:
     """See `engine_host.engine.port.LiveScheduler`. It applies dials at once, unless told otherwise."""
 
     ranges: Mapping[DialName, DialRange] = field(default_factory=lambda: dict(RANGES))
+    missing: Mapping[DialName, str] = field(default_factory=dict)
     newest: list[LiveSample] = field(default_factory=list)
     """What `samples` gives, one an engine core."""
     ran: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, STEP))

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine_host.engine.port import (
     AsgiApp,
@@ -32,13 +32,14 @@ from engine_host.engine.port import (
     StepSink,
 )
 from engine_host.engine.vllm import carry, front_end, remains, statistics
-from engine_host.engine.vllm.app import build_app, refusal
+from engine_host.engine.vllm.app import build_app, ending, refusal
 from engine_host.engine.vllm.build import build
 from engine_host.engine.vllm.carriable import total_tokens
 from engine_host.engine.vllm.core_processes import CoresAtStart, StartedChildren, death_of, keeps_something
 from engine_host.engine.vllm.facts import facts_of
 from engine_host.engine.vllm.imports import import_vllm, without_freezing
 from engine_host.engine.vllm.ledger import Ledger
+from engine_host.engine.vllm.live.boards import Boards
 from engine_host.engine.vllm.one_line import one_line
 from engine_host.engine.vllm.probe import probe
 from engine_host.engine.vllm.succession import Succession
@@ -46,6 +47,9 @@ from engine_host.gateway.unavailable import Unavailable
 from engine_host.profiles import ValidNames
 from engine_host.protocol.errors import OperatorError
 from engine_host.scratch_dir import make_dir_for_sockets
+
+if TYPE_CHECKING:
+    from engine_host.engine.vllm.live.cores import LiveCores
 
 _CLOSE_S = 5.0
 """What the API app's own shutdown gets."""
@@ -94,6 +98,8 @@ class VllmEngine:
         self._building: asyncio.Task[tuple[Any, Any]] | None = None
         self._children: StartedChildren | None = None
         self._is_stopping = False
+        self._boards = Boards()
+        self._live: LiveCores | str = "the engine has not started"
 
     async def start(self, sink: StepSink) -> None:
         self._children = StartedChildren()
@@ -109,6 +115,7 @@ class VllmEngine:
                 await self._lifespan.enter_async_context(app.router.lifespan_context(app))
             self._app = app
             self._facts = facts_of(self._llm)
+            self._live = self._boards.found(self._llm)
             self._collectors = statistics.registered_collectors()
             await asyncio.to_thread(self._children.settled)
         except (Exception, SystemExit) as error:
@@ -141,7 +148,7 @@ class VllmEngine:
         if self._scratch_dir is not None:
             self._sockets = make_dir_for_sockets(self._scratch_dir)
             os.environ["VLLM_RPC_BASE_PATH"] = str(self._sockets or tempfile.gettempdir())
-        return build(self._arguments, sink, self._check_names, self._on_config, lambda: self._is_stopping)
+        return build(self._arguments, sink, self._check_names, self._on_config, lambda: self._is_stopping, self._boards)
 
     @property
     def app(self) -> AsgiApp:
@@ -177,10 +184,10 @@ class VllmEngine:
 
     @property
     def live(self) -> LiveScheduler | str:
-        return "this engine-host does not look into the scheduler yet"
+        return self._live if isinstance(self._live, str) else self._live.fault or self._live
 
     def abort(self, request_id: str, error: str) -> bool:
-        return False
+        return self._llm is not None and front_end.end(self._llm, request_id, ending(error))
 
     async def probe(self, timeout_s: float) -> None:
         await probe(self._llm, timeout_s)
@@ -251,6 +258,8 @@ class VllmEngine:
 
     async def _end(self, timeout_s: float, *, keep_app: bool = False) -> None:
         await self._end_build()
+        self._live = "the engine has ended"
+        self._boards.close()
         llm, self._llm = self._llm, None
         if llm is not None and not llm.errored:
             # Not vLLM's own abort: an answer that ends with 200 looks finished to whoever reads it.

@@ -11,6 +11,7 @@ from typing import Any
 from engine_host.engine.port import EngineArguments, EngineStartError, StepSink
 from engine_host.engine.vllm import resolved, statistics
 from engine_host.engine.vllm.arguments import argument_names, configuration, serve_namespace
+from engine_host.engine.vllm.live.boards import Boards
 from engine_host.engine.vllm.succession import succeedable
 from engine_host.profiles import ValidNames
 
@@ -23,9 +24,11 @@ def build(
     check_names: Callable[[ValidNames], None],
     on_config: Callable[[Mapping[str, Any]], None],
     is_given_up: Callable[[], bool],
+    boards: Boards,
 ) -> tuple[Any, Any]:
     """`(argument namespace, AsyncLLM)`; see `VllmEngine` for what it tells whom. Asks `is_given_up` before it starts
-    processes. Raises `EngineStartError`, `OperatorError` for a wrong name, and whatever vLLM raises."""
+    processes. `boards`: through which its scheduler will be looked into, if that can be. Raises `EngineStartError`,
+    `OperatorError` for a wrong name, and whatever vLLM raises."""
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -40,11 +43,13 @@ def build(
         logger.warning("the configuration of this vLLM cannot be read for later checks", exc_info=True)
     if is_given_up():
         raise EngineStartError("stopped while starting")
-    # Not a variable of this frame: an import on the way may keep it for good (`VllmEngine._imported_and_built`).
-    return namespace, succeedable(AsyncLLM).from_vllm_config(
-        config,
-        stat_loggers=[statistics.step_logger(sink)],
-        enable_log_requests=engine_arguments.enable_log_requests,
-        aggregate_engine_logging=engine_arguments.aggregate_engine_logging,
-        disable_log_stats=engine_arguments.disable_log_stats,
-    )
+    boards.prepare(config)
+    with boards.in_environment():
+        # Not a variable of this frame: an import on the way may keep it for good (`VllmEngine._imported_and_built`).
+        return namespace, succeedable(AsyncLLM).from_vllm_config(
+            config,
+            stat_loggers=[statistics.step_logger(sink)],
+            enable_log_requests=engine_arguments.enable_log_requests,
+            aggregate_engine_logging=engine_arguments.aggregate_engine_logging,
+            disable_log_stats=engine_arguments.disable_log_stats,
+        )

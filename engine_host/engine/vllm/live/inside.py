@@ -1,0 +1,122 @@
+"""Our part of a scheduler, inside the engine core: put together here, and taken out again at its first mistake.
+
+vLLM calls it at every step, so nothing that goes wrong in it may reach vLLM: it is caught, told to the host as the
+reason why there is nothing to see any more, and the dials go back to where the engine started.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import msgspec
+
+from engine_host.engine.vllm.live.capture import Capture
+from engine_host.engine.vllm.live.dials import CoreDials, as_wire
+from engine_host.engine.vllm.live.publisher import Publisher
+from engine_host.engine.vllm.live.steps import Steps
+from engine_host.engine.vllm.live.tally import Gone, Tally
+from engine_host.live import layout
+from engine_host.live.board import Address, CoreFacts
+from engine_host.live.core_board import CoreBoard
+
+logger = logging.getLogger(__name__)
+
+
+class Inside:
+    """Every method is called by `steered` on the core's main thread, and may raise."""
+
+    def __init__(self, scheduler: Any, board: CoreBoard) -> None:
+        self._board = board
+        self._fault: Exception | None = None
+        tally = Tally(scheduler.num_sampled_tokens_per_step)
+        self._tally = tally
+        self.steps = Steps(scheduler, board, tally)
+        capture = Capture(scheduler, self.steps, tally)
+        self.dials = CoreDials(scheduler, board)
+        self._publisher = Publisher(capture, self.steps, self.dials, board, self._on_publisher_fault)
+        board.open_for_samples(
+            CoreFacts(
+                pid=os.getpid(), blocks=capture.blocks, ranges=as_wire(self.dials.ranges), missing=self.dials.missing
+            )
+        )
+        self._publisher.start()
+
+    def begin(self) -> bool:
+        """The scheduler begins to change things; False: it was at it already."""
+        if self.steps.version % 2:
+            return False
+        self.steps.version += 1
+        return True
+
+    def end(self) -> None:
+        self.steps.version += 1
+
+    def before_schedule(self) -> None:
+        self.begin()
+        if self._fault is not None:
+            raise self._fault
+        self.dials.look()
+
+    def after_schedule(self, output: Any) -> None:
+        self.steps.scheduled(output)
+        self.end()
+
+    def before_update(self, step: Any, result: Any) -> None:
+        self.begin()
+        self.steps.before_update(step, result)
+
+    def after_update(self, step: Any, outputs: Any) -> None:
+        self.steps.after_update(step, outputs)
+        self.end()
+
+    def has_ended(self, request_id: str) -> None:
+        self._tally.note(Gone(request_id))
+
+    def rests(self) -> None:
+        """The scheduler has nothing to do."""
+        if self._fault is not None:
+            raise self._fault
+        self.steps.pause()
+        self.dials.look()
+
+    def turn_off(self, error: Exception) -> None:
+        """Never raises."""
+        try:
+            self._publisher.stop()
+            self.steps.leave()
+            self.dials.restore()
+            self._board.tell_fault(in_words(error))
+        except Exception:
+            logger.exception("the live scheduler could not be turned off in order")
+
+    def stop(self) -> None:
+        self._publisher.stop()
+
+    def _on_publisher_fault(self, error: Exception) -> None:
+        """In its thread. The dials are turned on the main thread alone, so what is left to do waits for that."""
+        logger.error("the scheduler's state cannot be published", exc_info=error)
+        self._fault = error
+
+
+def enter(scheduler: Any) -> Inside | None:
+    """None where there is no host that wants to know, and, told to the host, where this scheduler is built otherwise
+    than is known."""
+    board: CoreBoard | None = None
+    try:
+        addresses = msgspec.json.decode(os.environ[layout.ENVIRONMENT], type=list[Address])
+        board = CoreBoard(addresses[scheduler.vllm_config.parallel_config.data_parallel_index])
+        return Inside(scheduler, board)
+    except Exception as error:
+        logger.warning("the scheduler runs without its live part", exc_info=error)
+        if board is not None:
+            board.tell_fault(in_words(error))
+            board.close()
+        return None
+
+
+def in_words(error: Exception) -> str:
+    if isinstance(error, AttributeError):
+        return f"this vLLM's scheduler is built otherwise than is known: {error}"
+    return f"the part inside the scheduler failed: {type(error).__name__}: {error}"
