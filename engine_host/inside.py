@@ -57,7 +57,7 @@ class Inside:
         queue = self._store.queue(self._lifecycle.backlog)
         trouble = Trouble(_core_capacity(engine), queue.stalled_reason, self._store.last_step_age_s)
         known = Known(engine.requests(), samples, queue.waiting or 0, trouble, time.time())
-        return RequestTable(known).list(params, reason)
+        return RequestTable(known).listed(params, reason)
 
     def abort(self, params: RequestAbort, who: str) -> str:
         """By its id, or the beginning of one that no other shares. Raises `OperatorError`."""

@@ -50,19 +50,21 @@ class RequestTable:
         self._records = (
             np.concatenate([sample.requests for sample in known.samples]) if known.samples else np.empty(0, REQUEST)
         )
-        at = {key: row for row, key in enumerate(self._records["id"].tolist())}
-        rows = (at.get(request.id.encode()[:_KEY_BYTES], -1) for request in known.front)
-        self._at = np.fromiter(rows, np.int64, len(known.front))
+        at = dict(zip(self._records["id"].tolist(), range(len(self._records)), strict=True))
+        rows = [at.get(request.id.encode()[:_KEY_BYTES], -1) for request in known.front] if at else -1
+        self._at = np.broadcast_to(np.asarray(rows, np.int64), len(known.front))
         """Index into the records; -1: the scheduler has not told of it."""
         self.states = self._told("state", self._guessed())
+        waiting = np.flatnonzero(self.states != RequestState.RUNNING)
+        self._oldest_waiting = int(waiting[0]) if len(waiting) else -1
 
-    def list(self, asked: RequestsList, unavailable_reason: str | None) -> RequestList:
+    def listed(self, asked: RequestsList, unavailable_reason: str | None) -> RequestList:
         """Raises `OperatorError` for a state that there is none of."""
         chosen = self._chosen(asked)
         ordered = chosen[np.argsort(-self._sizes(asked.order)[chosen], kind="stable")][: asked.limit]
         counts = np.bincount(self.states, minlength=len(STATES))
         return RequestList(
-            requests=[self._row(int(index)) for index in ordered],
+            requests=self._rows(ordered),
             total=len(self._known.front),
             by_state={name: int(counts[state]) for name, state in STATES.items()},
             at=self._known.now,
@@ -72,7 +74,7 @@ class RequestTable:
     def _guessed(self) -> npt.NDArray[np.uint8]:
         """Without the scheduler's word: what has a token runs. Of the others the youngest wait, as many as the gauges
         say; the older ones are being prefilled. Beside its word, what it has not told of has only just come."""
-        has_token = np.fromiter((one.silent_s is not None for one in self._known.front), bool, len(self._known.front))
+        has_token = np.asarray([one.silent_s is not None for one in self._known.front], bool)
         states = np.where(has_token, np.uint8(RequestState.RUNNING), np.uint8(RequestState.WAITING))
         if not self._known.samples:
             without = np.flatnonzero(~has_token)
@@ -92,30 +94,34 @@ class RequestTable:
                 raise OperatorError(f'no state "{asked.state[:40]}"', f"there are: {', '.join(STATES)}")
             is_wanted &= self.states == STATES[asked.state]
         if asked.match:
-            found = (asked.match in request.id for request in self._known.front)
-            is_wanted &= np.fromiter(found, bool, len(is_wanted))
+            is_wanted &= np.asarray([asked.match in request.id for request in self._known.front], bool)
         return np.flatnonzero(is_wanted)
 
     def _sizes(self, order: RequestOrder) -> npt.NDArray[Any]:
         front, now = self._known.front, self._known.now
         match order:
             case RequestOrder.AGE:
-                sizes = (now - request.arrived for request in front)
+                sizes = [now - request.arrived for request in front]
             case RequestOrder.WAITED:
-                sizes = (_waited_s(request, now) for request in front)
+                sizes = [_waited_s(request, now) for request in front]
             case RequestOrder.PROMPT:
-                sizes = (float(request.prompt_tokens) for request in front)
+                sizes = [request.prompt_tokens for request in front]
             case RequestOrder.GENERATED:
-                sizes = (float(request.generated_tokens) for request in front)
+                sizes = [request.generated_tokens for request in front]
             case _:
                 return self._told(order.value, np.zeros(len(front))).astype(np.float64)
-        return np.fromiter(sizes, np.float64, len(front))
+        return np.asarray(sizes, np.float64)
 
-    def _row(self, index: int) -> RequestRow:
-        request, state = self._known.front[index], RequestState(int(self.states[index]))
-        at, now = int(self._at[index]), self._known.now
-        record = self._records[at] if at >= 0 else None
-        told = {} if record is None else {name: int(record[name]) for name in _TOLD}
+    def _rows(self, indexes: npt.NDArray[np.int64]) -> list[RequestRow]:
+        at = self._at[indexes]
+        told = self._records[_TOLD][at].tolist() if len(self._records) else []
+        return [
+            self._row(index, dict(zip(_TOLD, told[row], strict=True)) if at[row] >= 0 else {})
+            for row, index in enumerate(indexes.tolist())
+        ]
+
+    def _row(self, index: int, told: dict[str, int]) -> RequestRow:
+        request, state, now = self._known.front[index], RequestState(int(self.states[index])), self._known.now
         return RequestRow(
             id=request.id[:ID_CHARS],
             state=_NAMES[state],
@@ -128,13 +134,9 @@ class RequestTable:
             **told,
         )
 
-    @property
-    def _oldest_waiting(self) -> int:
-        waiting = np.flatnonzero(self.states != RequestState.RUNNING)
-        return int(waiting[0]) if len(waiting) else -1
 
-
-_TOLD = ("cached_tokens", "blocks", "priority", "preemptions", "drafted", "accepted")
+_TOLD = ["cached_tokens", "blocks", "priority", "preemptions", "drafted", "accepted"]
+"""What the scheduler alone knows: the same names in its records and on the wire."""
 
 
 def _waited_s(request: FrontRequest, now: float) -> float:
