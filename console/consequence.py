@@ -6,6 +6,7 @@ Used word for word by the command line and the TUI's dialog.
 from __future__ import annotations
 
 from console import format as fmt
+from engine_host.protocol.methods import RequestRow
 from engine_host.protocol.profiles import Tier
 from engine_host.protocol.snapshot import Snapshot
 from engine_host.protocol.switching import SwitchForecast, SwitchProgress
@@ -14,6 +15,7 @@ METHOD_STOP = "host.stop"
 METHOD_RESTART = "engine.restart"
 METHOD_SWITCH = "switch"
 METHOD_CANCEL = "switch.cancel"
+METHOD_ABORT = "requests.abort"
 
 NAME_CELLS = 32
 """Of a name; the protocol allows 200 characters."""
@@ -32,6 +34,9 @@ FORECAST_DEADLINE_S = 120.0
 
 CANCEL_DEADLINE_S = TEARDOWN_S
 """Cancelling is answered once the engine that was being started is gone."""
+
+ABORT_DEADLINE_S = 10.0
+"""The host drops the request at once; the engine frees its blocks at its next step."""
 
 
 def consequence(method: str, snapshot: Snapshot | None, drain_s: float | None = None) -> str:
@@ -111,6 +116,18 @@ def cancel_consequence(progress: SwitchProgress | None) -> str:
     return (
         f"{who_switches(progress)}. Cancelled, {name(progress.from_profile)} goes on as before; "
         "requests held at the gate go to it."
+    )
+
+
+def abort_consequence(row: RequestRow | None) -> str:
+    if row is None:
+        return "It has ended meanwhile, or is no longer listed; there is nothing to abort."
+    done = f"{fmt.many(row.generated_tokens, 'token')} of its answer generated"
+    holds = f", {fmt.many(row.blocks, 'KV block')} held" if row.blocks is not None else ""
+    return (
+        f"It is {fmt.clean(row.state)}, {fmt.span(row.age_s)} old: {done}{holds}. "
+        "Its client gets an error at once; what it has received stays. No other request is affected. "
+        "It cannot be undone."
     )
 
 

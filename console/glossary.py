@@ -28,6 +28,20 @@ _KV: tuple[tuple[str, str], ...] = (
     _UNKNOWN,
 )
 
+_QUEUE: tuple[tuple[str, str], ...] = (
+    ("waiting", "for a slot, for blocks, or for room in a step"),
+    ("deferred", "waits for something else: a grammar, a transfer, a LoRA slot"),
+    ("preempted", "lost its blocks when they ran out; begins again later"),
+    ("waited", "from its arrival to its first step, or until now"),
+    ("gen", "tokens generated;  cached: of the prompt, found in the cache"),
+    ("pre", "how often it was preempted;  prio: lower comes first"),
+    ("acc", "share of its own draft tokens that the model kept"),
+    ("hung", "runs, and no token comes"),
+    ("stuck", "waits, and nothing will ever start it"),
+    ("ended", "the host has it no more; stays while the cursor is on it"),
+    _UNKNOWN,
+)
+
 _PROFILES: tuple[tuple[str, str], ...] = (
     ("tier", "how a change reaches the engine; the gentlest is taken"),
     ("carried", "goes on in the new engine where it was; its stream only pauses"),
@@ -37,7 +51,7 @@ _PROFILES: tuple[tuple[str, str], ...] = (
     ("digest", "of the effective values: the same digest is the same profile"),
 )
 
-_BY_PAGE = {"kv": _KV, "profiles": _PROFILES}
+_BY_PAGE = {"kv": _KV, "queue": _QUEUE, "profiles": _PROFILES}
 
 
 def words(page: str) -> tuple[tuple[str, str], ...]:

@@ -37,7 +37,8 @@ from console.model import (
     Thaw,
     reduce,
 )
-from console.tui.keys import Action, action_for, answer, bindings, quitting, refusal
+from console.tui.keys import Action, action_for, bindings
+from console.tui.offers import answer, quitting, refusal
 from console.tui.screens.events import EventsScreen
 from console.tui.screens.help import HelpScreen
 from console.tui.screens.overview import OverviewScreen
@@ -77,6 +78,12 @@ def _kv() -> Screen[None]:
     return KvScreen()
 
 
+def _queue() -> Screen[None]:
+    from console.tui.screens.queue import QueueScreen
+
+    return QueueScreen()
+
+
 def _profiles() -> Screen[None]:
     from console.tui.screens.profiles import ProfilesScreen
 
@@ -88,7 +95,13 @@ class ConsoleApp(App[int]):
     TITLE = "vllm-console"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = bindings()
-    MODES: ClassVar = {"overview": OverviewScreen, "kv": _kv, "profiles": _profiles, "events": EventsScreen}
+    MODES: ClassVar = {
+        "overview": OverviewScreen,
+        "kv": _kv,
+        "queue": _queue,
+        "profiles": _profiles,
+        "events": EventsScreen,
+    }
     DEFAULT_MODE = "overview"
 
     def __init__(
@@ -176,7 +189,8 @@ class ConsoleApp(App[int]):
         """Whoever presses a key has read the notice; one that does nothing says why."""
         self._notice = ""
         page = self.screen
-        if isinstance(page, Page):
+        # Where something has the focus, it is typed into: keys that move the cursor there do something.
+        if isinstance(page, Page) and self.focused is None:
             shown = event.character if event.character and event.is_printable and event.key != "space" else event.key
             if said := answer(event.key, fmt.clean(shown), page.place, self.state):
                 self.notice(said, HINT_S)

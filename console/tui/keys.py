@@ -1,21 +1,18 @@
 """Every action of the TUI, once: key, label, risk, when it applies.
 
-Bindings, footer, help screen and `check_action` all derive from this table, so that what is offered, what is
-explained and what works cannot drift apart. Keys work on every terminal and through tmux: no function keys, no
-ctrl+shift.
+Bindings, and in `offers.py` the footer, the help and what works now, all derive from this table, so that what is
+offered, what is explained and what works cannot drift apart. Keys work on every terminal and through tmux: no function
+keys, no ctrl+shift.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
 
-from console.consequence import METHOD_CANCEL, METHOD_RESTART, METHOD_STOP, METHOD_SWITCH, who_switches
-from console.lines import Line, Tone, cells, line
-from console.model import Link, State, may
-from console.words import ROLE_NEEDED
+from console.consequence import METHOD_ABORT, METHOD_CANCEL, METHOD_RESTART, METHOD_STOP, METHOD_SWITCH
 from engine_host.protocol.methods import METHODS, Risk
 
 
@@ -54,15 +51,23 @@ _ON_FORECAST = frozenset({"profiles.forecast"})
 _ON_SWITCH = frozenset({"profiles.switch"})
 _ON_CONFIRM = frozenset({"confirm"})
 _ON_CONFIRM_SWITCH = frozenset({"confirm_switch"})
+_ON_REQUEST = frozenset({"queue.one", "queue.one_filtered"})
+_ON_GONE = frozenset({"queue.gone", "queue.gone_filtered"})
+_ON_FILTERED = frozenset({"queue.one_filtered", "queue.gone_filtered", "queue.none_match"})
+_ON_REQUESTS = _ON_REQUEST | _ON_FILTERED | {"queue.gone", "queue.none"}
+_ON_DETAIL = frozenset({"queue.detail", "queue.detail_gone"})
 _BELOW_LIST = frozenset(
     f"profiles.{view}" for view in ("diff", "same", "forecast", "waiting", "refused", "outdated", "switch")
 )
-_ON_PROFILES = _ON_LIST | _BELOW_LIST
+_ON_ROWS = _ON_LIST | _BELOW_LIST | _ON_REQUESTS | _ON_DETAIL
+OWN_WAY_BACK = _BELOW_LIST | _ON_FILTERED | _ON_DETAIL
+"""Places with a way back of their own, so that the general one is not told of."""
 
 ACTIONS: tuple[Action, ...] = (
     Action("help", "question_mark", "?", "help", "this page; ? esc q or enter leaves it"),
     Action("screen('overview')", "1", "1", "overview", "the whole host on one page"),
     Action("screen('kv')", "2", "2", "kv", "the KV cache: how full, for how long, by what"),
+    Action("screen('queue')", "3", "3", "queue", "every request; what hangs, what is stuck; end one"),
     Action("screen('profiles')", "5", "5", "profiles", "compare profiles, switch to another"),
     Action("screen('events')", "7", "7", "events", "what happened, newest first"),
     Action("freeze", "p", "p", "freeze", "hold the page still, or let it go on; the host runs on"),
@@ -73,6 +78,25 @@ ACTIONS: tuple[Action, ...] = (
     Action(f"move(-{PAGE})", "pageup", "pgup", "page", "a page towards now", screens=_ON_EVENTS, in_footer=False),
     Action(f"move({FAR})", "end,G", "end", "oldest", "the oldest event kept", screens=_ON_EVENTS, in_footer=False),
     Action(f"move(-{FAR})", "home,g", "home", "newest", "back to the newest", screens=_ON_EVENTS),
+    Action("look_into", "enter,right,l", "enter", "detail", "all about one request", screens=_ON_REQUEST),
+    Action(
+        "look_into", "enter,right,l", "enter", "detail", "", screens=frozenset({"queue.gone", "queue.gone_filtered"})
+    ),
+    Action("sort", "s", "s", "sort", "by the next column, largest first", screens=_ON_REQUESTS),
+    Action("type_filter", "slash", "/", "find", "only ids that contain a text", screens=_ON_REQUESTS),
+    Action("next_state", "f", "f", "state", "only those in one state", screens=_ON_REQUESTS),
+    Action(
+        "ask_abort",
+        "A,x",
+        "A",
+        "abort",
+        "end one request with an error; asks first",
+        method=METHOD_ABORT,
+        screens=_ON_REQUEST | {"queue.detail"},
+    ),
+    Action("back", "escape", "esc", "all", "no filter any more", screens=_ON_FILTERED),
+    Action("back", "escape,left", "esc", "list", "back to the list", screens=_ON_DETAIL),
+    Action("drop_filter", "escape", "esc", "all", "no filter", screens=frozenset({"queue.typing"})),
     Action("back", "escape", "esc", "back", "one step back", screens=_BELOW_LIST),
     Action(
         "compare",
@@ -139,12 +163,12 @@ ACTIONS: tuple[Action, ...] = (
         method="profiles.list",
         screens=_ON_ANY_LIST,
     ),
-    Action("move(1)", "down,j", "↓ ↑", "move", "also j k, pgdn pgup, home end", screens=_ON_PROFILES, in_footer=False),
-    Action("move(-1)", "up,k", "↑", "up", "", screens=_ON_PROFILES, in_footer=False),
-    Action(f"move({PAGE})", "pagedown,space", "pgdn", "page", "", screens=_ON_PROFILES, in_footer=False),
-    Action(f"move(-{PAGE})", "pageup", "pgup", "page", "", screens=_ON_PROFILES, in_footer=False),
-    Action(f"move({FAR})", "end,G", "end", "end", "", screens=_ON_PROFILES, in_footer=False),
-    Action(f"move(-{FAR})", "home,g", "home", "home", "", screens=_ON_PROFILES, in_footer=False),
+    Action("move(1)", "down,j", "↓ ↑", "move", "also j k, pgdn pgup, home end", screens=_ON_ROWS, in_footer=False),
+    Action("move(-1)", "up,k", "↑", "up", "", screens=_ON_ROWS, in_footer=False),
+    Action(f"move({PAGE})", "pagedown,space", "pgdn", "page", "", screens=_ON_ROWS, in_footer=False),
+    Action(f"move(-{PAGE})", "pageup", "pgup", "page", "", screens=_ON_ROWS, in_footer=False),
+    Action(f"move({FAR})", "end,G", "end", "end", "", screens=_ON_ROWS, in_footer=False),
+    Action(f"move(-{FAR})", "home,g", "home", "home", "", screens=_ON_ROWS, in_footer=False),
     Action(
         f"act('{METHOD_RESTART}')",
         "R",
@@ -178,108 +202,6 @@ def bindings(screen: str | None = None, actions: Iterable[Action] = ACTIONS) -> 
         for a in actions
         if (not a.screens if screen is None else any(place.split(".")[0] == screen for place in a.screens))
     ]
-
-
-def works(name: str, parameters: tuple[object, ...], place: str, state: State) -> bool:
-    """Whether an action of a screen can be taken at this place, now."""
-    whole = f"{name}({', '.join(repr(p) for p in parameters)})" if parameters else name
-    return any(a.name == whole and place in a.screens and refusal(a, state) is None for a in ACTIONS)
-
-
-def refusal(action: Action, state: State) -> str | None:
-    """Why the action cannot be taken now; None when it can."""
-    if action.method is None:
-        return None
-    if state.link is not Link.UP:
-        return f"{action.label}: off while there is no connection"
-    if not may(state, action.risk):
-        return f"{action.label}: needs {ROLE_NEEDED[action.risk]}"
-    if action.risk is not Risk.READ and state.frozen is not None:
-        return f"{action.label}: off while the page is frozen (p), as its numbers are old"
-    under_way = state.snapshot.engine.switch if state.snapshot is not None else None
-    if action.method == METHOD_CANCEL:
-        return None if under_way is not None and under_way.can_cancel else f"{action.label}: it can't be any more"
-    if action.method in {METHOD_SWITCH, METHOD_RESTART} and under_way is not None:
-        return f"{action.label}: off while {who_switches(under_way)}"
-    return None
-
-
-def quitting(state: State) -> str:
-    """What quitting does, for a sentence."""
-    return "leave the console; " + ("its host is stopped too" if state.quit_stops_host else "the host runs on")
-
-
-def answer(key: str, shown: str, place: str, state: State) -> str:
-    """What to say to a key that does nothing here and now; empty for one that does something.
-
-    `shown` is how the key is named to the operator.
-    """
-    here = [a for a in ACTIONS if key in a.key.split(",") and (not a.screens or place in a.screens)]
-    if not here:
-        return f"{shown} does nothing here; ? shows the keys that do."
-    reasons = [refusal(action, state) for action in here]
-    return "" if None in reasons else f"{reasons[0]}."
-
-
-def offered(screen: str, state: State) -> list[Action]:
-    """What the footer shows on this screen, to this role, now."""
-    return [
-        a
-        for a in ACTIONS
-        if a.in_footer
-        and (not a.screens or screen in a.screens)
-        and refusal(a, state) is None
-        and not _is_here(a, screen)
-    ]
-
-
-def _is_here(action: Action, screen: str) -> bool:
-    """The screen one is on is not offered again."""
-    return action.name == f"screen('{screen.split('.')[0]}')"
-
-
-def footer(screen: str, state: State, width: int) -> Line:
-    """The keys that fit."""
-    row: Line = ()
-    for action in _by_need(offered(screen, state)):
-        label = "go on" if action.name == "freeze" and state.frozen is not None else action.label
-        piece = line((action.shown, Tone.KEY), f" {label}  ")
-        if cells((*row, *piece)) > width:
-            break
-        row = (*row, *piece)
-    return row
-
-
-def legend(places: Sequence[str]) -> str:
-    """The keys of a dialog, for its last row."""
-    return "   ".join(f"{a.shown} {a.label}" for place in places for a in ACTIONS if place in a.screens and a.label)
-
-
-def _by_need(actions: list[Action]) -> list[Action]:
-    """The way out comes early and what this place is for next, so that a narrow footer cuts something else."""
-    return sorted(actions, key=lambda a: (a.name != "help", a.name != "quit", not a.screens))
-
-
-def help_lines(screen: str, state: State) -> list[Line]:
-    """The table as a page; what cannot be done now says why."""
-    rows: list[Line] = []
-    # Where a place has its own way back, the general one is not told twice.
-    hidden = {"leave"} if screen in _BELOW_LIST else set()
-    for action in ACTIONS:
-        if (action.screens and screen not in action.screens) or action.name in hidden or not action.help:
-            continue
-        why_not = refusal(action, state)
-        told = quitting(state) if action.name == "quit" else action.help
-        rows.append(
-            line(
-                (f"  {action.shown:>5}  ", Tone.KEY),
-                (f"{action.label:<16}", Tone.STRONG if why_not is None else Tone.FAINT),
-                (told, Tone.PLAIN if why_not is None else Tone.FAINT),
-            )
-        )
-        if why_not is not None:
-            rows.append(line(" " * 9, (f"off now: {why_not.split(': ', 1)[1]}", Tone.WARN)))
-    return rows
 
 
 def action_for(method: str) -> Action:

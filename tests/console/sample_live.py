@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from engine_host.protocol.methods import KvHolder, KvMap
+from engine_host.protocol.methods import KvHolder, KvMap, RequestList, RequestRow
 from engine_host.protocol.snapshot import Blocks, Kv, Snapshot
 from tests.console import sample
 
@@ -90,3 +90,71 @@ def small_cache() -> Snapshot:
 
 def small_map(params: Any) -> KvMap:
     return kv_map(params.cells, 67, holders=[KvHolder(id=request_id(i), blocks=12 - i) for i in range(5)])
+
+
+def request(number: int, **changes: Any) -> RequestRow:
+    """The one that came as the `number`th; the youngest wait."""
+    age_s = 200.0 / (number + 1)
+    whole = RequestRow(
+        id=request_id(number),
+        state="running",
+        age_s=age_s,
+        waited_s=age_s / 20,
+        prompt_tokens=900 + number * 37 % 1_100,
+        generated_tokens=int(age_s * 31),
+        max_tokens=8_192,
+        cached_tokens=512 * (number % 3),
+        blocks=60 + number * 13 % 90,
+        priority=0,
+        preemptions=1 if number % 11 == 5 else 0,
+        drafted=int(age_s * 40),
+        accepted=int(age_s * 28),
+    )
+    return msgspec.structs.replace(whole, **changes)
+
+
+def waiting(number: int, **changes: Any) -> RequestRow:
+    age_s = 200.0 / (number + 1)
+    nothing = {"generated_tokens": 0, "cached_tokens": 0, "blocks": 0, "drafted": 0, "accepted": 0, "waited_s": age_s}
+    return request(number, **{"state": "waiting", **nothing, **changes})
+
+
+def requests(running: int = 37, waits: int = 12, *more: RequestRow, **changes: Any) -> RequestList:
+    rows = [request(i) for i in range(running)] + [waiting(running + i) for i in range(waits)]
+    rows += more
+    by_state = {
+        name: sum(row.state == name for row in rows) for name in ("waiting", "deferred", "preempted", "running")
+    }
+    whole = RequestList(requests=rows, total=len(rows), by_state=by_state, at=sample.AT)
+    return msgspec.structs.replace(whole, **changes)
+
+
+def no_scheduler_requests(params: Any = None) -> RequestList:
+    """As the front end alone knows them."""
+    unknown = {"cached_tokens": None, "blocks": None, "priority": None, "preemptions": None}
+    rows = [msgspec.structs.replace(row, **unknown, drafted=None, accepted=None) for row in requests().requests]
+    return requests(requests=rows, unavailable_reason=NO_SCHEDULER)
+
+
+def hung_requests(params: Any = None) -> RequestList:
+    rows = [msgspec.structs.replace(row, trouble="hung: no token for 42 s") for row in requests(37, 0).requests]
+    return requests(requests=[*rows, *(waiting(37 + i) for i in range(12))])
+
+
+STUCK = "stuck: its prompt has 3,104 tokens, the KV cache holds 2,144; it can never be scheduled"
+
+
+def stuck_requests(params: Any = None) -> RequestList:
+    return requests(0, 4, requests=[waiting(0, prompt_tokens=3_104, trouble=STUCK), *(waiting(i) for i in range(1, 4))])
+
+
+def stuck() -> Snapshot:
+    base = live()
+    queue = msgspec.structs.replace(base.queue, running=0, waiting=4, stalled=True, stalled_reason="stuck")
+    return live(queue=queue, engine=msgspec.structs.replace(base.engine, last_step_age_s=95.0))
+
+
+def hung() -> Snapshot:
+    """With the scheduler inside, which tells nothing new any more."""
+    found = sample.hung()
+    return live(queue=found.queue, engine=found.engine)

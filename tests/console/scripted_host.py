@@ -57,7 +57,7 @@ class ScriptedHost:
     on: dict[str, Callable[[dict[str, Any]], None]] = field(default_factory=dict)
     """By method: told the parameters of each call before it is answered."""
     answers: dict[str, Any] = field(default_factory=dict)
-    """Method -> its result, for those that this host has no opinion of its own on."""
+    """Method -> its result or a function of the parameters, for those that this host has no opinion of its own on."""
     raw_hello: bytes | None = None
     """Sent in place of hello."""
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -166,7 +166,8 @@ class ScriptedHost:
             return encode_error(request.id, RpcError(ErrorCode.ROLE, f"needs more than {self.hello.role}", told))
         params = msgspec.json.decode(request.params, type=method.params)
         if request.method in self.answers:
-            return encode_result(request.id, self.answers[request.method])
+            answer = self.answers[request.method]
+            return encode_result(request.id, answer(params) if callable(answer) else answer)
         match request.method:
             case "status":
                 return encode_result(request.id, self.snapshot)

@@ -34,6 +34,7 @@ class ScriptedSource:
             "profiles.diff": sample_switch.diff(),
             "switch.forecast": sample_switch.forecast(),
             "switch.status": SwitchStatus(),
+            "requests.list": lambda params: sample_live.requests(),
             "kv.map": lambda params: sample_live.kv_map(params.cells),
         }
         """A function is called with the parameters, an `asyncio.Future` is awaited, an `OperatorError` is raised."""

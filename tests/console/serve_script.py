@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from engine_host.protocol.methods import History, Role
+from engine_host.protocol.methods import History, KvMap, KvMapParams, RequestList, RequestsList, Role
 from engine_host.protocol.snapshot import Snapshot
-from tests.console import sample, sample_switch
+from tests.console import sample, sample_live, sample_switch
 from tests.console.scripted_host import ScriptedHost
 from tests.console.scripted_switch import ScriptedSwitches
 
@@ -73,8 +73,34 @@ def busy(first: Snapshot, number: int) -> Snapshot:
     )
 
 
+def moving_requests(params: RequestsList, number: int) -> RequestList:
+    """Every figure of every row another one than a second ago; the cursor's request stays the oldest."""
+    aged = time.time() % 1_000
+    change = msgspec.structs.replace
+    rows = [
+        change(row, age_s=row.age_s + aged, generated_tokens=row.generated_tokens + int(aged * 31))
+        for row in sample_live.requests(number - 12, 12).requests[: params.limit]
+    ]
+    return sample_live.requests(requests=rows, total=number, by_state={"running": number - 12, "waiting": 12})
+
+
+def moving_map(params: KvMapParams) -> KvMap:
+    """2,000 tokens a second take 125 blocks of 16: of 4,000 cells one in thirty changes."""
+    found = sample_live.kv_map(params.cells)
+    chance = random.Random(int(time.time()))
+    each = found.blocks_per_cell
+    cells = [(each, 0, 0, 0) if chance.random() < 0.03 else cell for cell in found.cells]
+    return msgspec.structs.replace(found, cells=cells)
+
+
+LIVE = {"kv.map": moving_map, "requests.list": lambda params: moving_requests(params, 256)}
+
 SCENES: dict[str, dict[str, Any]] = {
-    "live": {"next_snapshot": busy},
+    "live": {"next_snapshot": busy, "answers": LIVE},
+    "crowd": {
+        "next_snapshot": busy,
+        "answers": {**LIVE, "requests.list": lambda params: moving_requests(params, 2_000)},
+    },
     "starting": {"snapshot": sample.starting()},
     "dead": {"snapshot": sample.dead()},
     "recovering": {"snapshot": sample.recovering()},
@@ -92,7 +118,7 @@ SCENES: dict[str, dict[str, Any]] = {
 async def serve(path: Path, scene: str) -> None:
     now = time.time()
     moved: History = sample.history(end_at=now - 1)
-    script = {"snapshot": sample.serving(at=now), "history": moved, **SCENES[scene]}
+    script = {"snapshot": sample_live.live(at=now), "history": moved, **SCENES[scene]}
     host = ScriptedHost(path, **script)
     switches = ScriptedSwitches(host)
     host.on |= {"switch": switches.begin, "switch.cancel": switches.cancel}

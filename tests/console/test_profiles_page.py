@@ -16,7 +16,8 @@ from console.lines import cells, plain_text
 from console.model import Connected, Disconnected
 from console.profiles_desk import Desk, Told, View, Wanted
 from console.profiles_page import overhang, profiles_page
-from console.tui.keys import ACTIONS, offered
+from console.tui.keys import ACTIONS
+from console.tui.offers import offered
 from engine_host.protocol.methods import Role
 from engine_host.protocol.profiles import ProfileDiff, ProfileList, Tier
 from engine_host.protocol.snapshot import Queue, Snapshot

@@ -125,3 +125,24 @@ KV = {
 @pytest.mark.parametrize("scene", KV)
 def test_kv(snap_compare, scene, size):
     assert snap_compare(KV[scene](), terminal_size=size, press=["2"])
+
+
+QUEUE = {
+    "busy": (lambda: told(sample_live.live()), ["3"]),
+    "empty": (lambda: told(sample.idle_cpu(), **{"requests.list": sample_live.requests(0, 0)}), ["3"]),
+    "no_scheduler": (lambda: told(sample.serving(), **{"requests.list": sample_live.no_scheduler_requests}), ["3"]),
+    "hung": (lambda: told(sample_live.hung(), **{"requests.list": sample_live.hung_requests}), ["3"]),
+    "stuck": (lambda: told(sample_live.stuck(), **{"requests.list": sample_live.stuck_requests}), ["3"]),
+    "typing": (lambda: told(sample_live.live()), ["3", "slash", "7", "8"]),
+    "detail": (lambda: told(sample_live.live()), ["3", "down", "enter"]),
+    "abort": (lambda: told(sample_live.live()), ["3", "down", "A"]),
+    "viewer": (lambda: told(sample_live.hung(), Role.VIEWER, **{"requests.list": sample_live.hung_requests}), ["3"]),
+    "help": (lambda: told(sample_live.live()), ["3", "question_mark"]),
+}
+
+
+@pytest.mark.parametrize("size", [*SIZES, (60, 16)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("scene", QUEUE)
+def test_queue(snap_compare, scene, size):
+    make, keys = QUEUE[scene]
+    assert snap_compare(make(), terminal_size=size, press=keys)

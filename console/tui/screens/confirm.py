@@ -18,7 +18,8 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
 from console.model import Link, State
-from console.tui.keys import Action, bindings, legend, refusal
+from console.tui.keys import Action, bindings
+from console.tui.offers import legend, refusal
 
 UNREADABLE = "▲ Too small to show what it would do; 80x24 shows it. esc goes back."
 

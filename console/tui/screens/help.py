@@ -13,7 +13,8 @@ from console.frame import sized
 from console.glossary import words
 from console.lines import BLANK, Line, Tone, line
 from console.model import State
-from console.tui.keys import FAR, PAGE, help_lines
+from console.tui.keys import FAR, PAGE
+from console.tui.offers import help_lines
 from console.tui.widgets.board import Board
 from console.words import ROLES
 

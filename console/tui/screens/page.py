@@ -11,7 +11,7 @@ from textual.screen import Screen
 from console.frame import Moment
 from console.lines import Line, Tone, fit, line
 from console.model import State
-from console.tui.keys import footer, works
+from console.tui.offers import footer, works
 from console.tui.widgets.board import Board
 
 if TYPE_CHECKING:
