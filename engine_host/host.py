@@ -250,16 +250,17 @@ class EngineHost:
                 logger.exception("no telemetry this second")
 
     def _look(self) -> None:
-        backlog = self._lifecycle.backlog
-        self._store.sample_history(backlog)
+        self._store.sample_history(self._lifecycle.backlog)
         self._snapshots.keep_up()
-        reason = self._store.queue(backlog).stalled_reason
+        queue = self._snapshots.queue()
+        reason = queue.stalled_reason
         if reason != self._stalled:
             if reason is not None:
-                text = {
-                    "hung": "HUNG: requests run and no token comes; `vllm-console restart` starts the engine anew",
-                    "stuck": "STUCK: requests wait and none runs; one may be larger than the KV cache",
+                remedy = {
+                    "hung": "`vllm-console restart` starts the engine anew",
+                    "stuck": "`vllm-console requests list` names it, `requests abort` ends it",
                 }[reason]
+                text = f"{reason.upper()}: {queue.stalled_text}; {remedy}"
                 self.events.append(f"engine.{reason}", text, severity=Severity.ERROR)
             else:
                 self.events.append("engine.flows", f"no longer {self._stalled}: requests run again")

@@ -23,7 +23,7 @@ from engine_host.protocol.methods import (
 )
 from engine_host.telemetry.block_map import block_map
 from engine_host.telemetry.request_list import Known, RequestTable
-from engine_host.telemetry.request_trouble import Trouble
+from engine_host.telemetry.request_trouble import Trouble, core_capacity
 from engine_host.telemetry.store import TelemetryStore
 
 _NO_ENGINE = "no engine is running"
@@ -55,7 +55,7 @@ class Inside:
             return RequestList(requests=[], total=0, by_state={}, at=time.time(), unavailable_reason=_NO_ENGINE)
         samples, reason = _samples(engine)
         queue = self._store.queue(self._lifecycle.backlog)
-        trouble = Trouble(_core_capacity(engine), queue.stalled_reason, self._store.last_step_age_s)
+        trouble = Trouble(core_capacity(engine.facts), queue.stalled_reason, self._store.last_step_age_s)
         known = Known(engine.requests(), samples, queue.waiting or 0, trouble, time.time())
         return RequestTable(known).listed(params, reason)
 
@@ -87,12 +87,6 @@ def _samples(engine: Engine) -> tuple[Sequence[LiveSample], str | None]:
         return (), engine.live
     samples = engine.live.samples()
     return samples, None if samples else _NOT_YET
-
-
-def _core_capacity(engine: Engine) -> int | None:
-    """Tokens that one engine core holds."""
-    total = engine.facts.capacity_tokens
-    return None if total is None else total // max(1, len(engine.facts.core_pids))
 
 
 def _found(engine: Engine, wanted: str) -> str:

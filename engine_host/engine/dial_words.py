@@ -16,6 +16,8 @@ from engine_host.protocol.methods import DialsSet
 class DialWords:
     ranges: Mapping[DialName, DialRange]
     """Of the engine that is spoken of."""
+    missing: Mapping[DialName, str]
+    """Why it has not another one, where that is not plain."""
 
     def checked(self, values: Mapping[str, int | None], *, is_range_checked: bool = True) -> dict[DialName, int | None]:
         """The same by dial. Raises `OperatorError`: a dial that the engine lacks, a value that it does not take."""
@@ -37,7 +39,8 @@ class DialWords:
         if word in self.ranges:
             return DialName(word)
         if word in list(DialName):
-            why = "it has no speculation" if word == DialName.SPECULATIVE_TOKENS else "its scheduler lacks it"
+            plain = "it has no speculation" if word == DialName.SPECULATIVE_TOKENS else "its scheduler lacks it"
+            why = self.missing.get(DialName(word), plain)
             raise OperatorError(f"this engine has no dial {word}: {why}", self._there_are())
         raise OperatorError(f'no dial "{word[:60]}"', suggestion(word, map(str, self.ranges)))
 

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import time
+import weakref
 from collections.abc import Callable, Mapping
 
 from engine_host.engine.dial_moves import Note, is_same, moved, refuse_out_of_range, start_of
@@ -56,7 +57,8 @@ class Dials:
         self._told: dict[DialName, int] = {}
         """What the scheduler was last told, and has applied unless the dial is among the `_unanswered`."""
         self._unanswered: set[DialName] = set()
-        self._prepared: tuple[Engine, dict[DialName, int]] | None = None
+        self._prepared: tuple[weakref.ref[Engine], dict[DialName, int]] | None = None
+        """Weakly: an engine that then does not come to serve must not be kept in memory."""
         self._lock = asyncio.Lock()
         self._woken = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -113,7 +115,7 @@ class Dials:
         changed, except with `EXIT_TIMED_OUT`, when the scheduler may still do it."""
         async with self._lock:
             live = self._live()
-            words = DialWords(live.ranges)
+            words = DialWords(live.ranges, live.missing)
             values = words.checked(order.values)
             self._refuse_stale(words.checked(order.expected or {}, is_range_checked=False), live)
             before, now = {name: self._value(name, live) for name in values}, self._clock()
@@ -122,14 +124,14 @@ class Dials:
                 for name, value in values.items()
             }
             wanted = {name: settings.in_force(now).value for name, settings in planned.items()}
-            is_answered = await self._tell(live, wanted)
+            fault = await self._tell(live, wanted)
             self._settings.update(planned)
             self._woken.set()
             told = words.told(before, wanted, order)
-            if not is_answered:
+            if fault is not None:
                 raise OperatorError(
-                    f"the scheduler has not answered, the outcome is unknown: {told}",
-                    "It may still be applied, at its next step. See the value in force: vllm-console dial",
+                    f"the outcome is unknown: {told}: {fault}",
+                    "See the value in force: vllm-console dial",
                     exit_code=EXIT_TIMED_OUT,
                 )
             return told
@@ -168,26 +170,26 @@ class Dials:
             until=None if order.for_s is None else since + order.for_s,
         )
 
-    async def _tell(self, live: LiveScheduler, values: Mapping[DialName, int]) -> bool:
-        """False: it has not answered, and may still do it. Raises `OperatorError` when it refuses a value, and when
-        the engine is gone meanwhile."""
-        engine, is_answered = self._engine, True
+    async def _tell(self, live: LiveScheduler, values: Mapping[DialName, int]) -> str | None:
+        """None once it has applied them; else why that is not known: it may still do it. Raises `OperatorError` when
+        it refuses a value, and when the engine is gone meanwhile."""
+        engine, fault = self._engine, None
         try:
             async with asyncio.timeout(ANSWER_S):
                 await live.set_dials(values)
-        except TimeoutError:
-            is_answered = False
+        except TimeoutError as error:
+            fault = str(error) or f"the scheduler did not answer within {ANSWER_S:.0f} s"
         except ValueError as error:
             raise OperatorError(str(error), "See what each takes: vllm-console dial") from error
         if self._engine is not engine:
             fact = "the engine ended while it applied the dials; nothing is set"
             raise OperatorError(fact, "Look at them: vllm-console dial", exit_code=EXIT_FAILED)
         self._told.update(values)
-        if is_answered:
+        if fault is None:
             self._unanswered.difference_update(values)
         else:
             self._unanswered.update(values)
-        return is_answered
+        return fault
 
     # --- engines that come and go ----------------------------------------------------------------------------------
 
@@ -220,14 +222,14 @@ class Dials:
                     self._unanswered.update(changed)  # and told the former values again
                     self._woken.set()
                 raise EngineStartError(f"the scheduler did not apply the dials of {profile.name}") from None
-        self._prepared = (engine, values)
+        self._prepared = (weakref.ref(engine), values)
 
     def attach(self, engine: Engine, profile: Profile) -> None:
         """`engine` serves `profile` from now on."""
         self.detach()
         live, former = engine.live, self._profile
         notes: list[Note] = []
-        prepared = self._prepared[1] if self._prepared is not None and self._prepared[0] is engine else {}
+        prepared = self._prepared[1] if self._prepared is not None and self._prepared[0]() is engine else {}
         self._prepared = None
         if isinstance(live, str):
             self._settings = {}
@@ -259,6 +261,9 @@ class Dials:
         it may not have seen what it was told."""
         while True:
             await self._until_due()
+            if self.unavailable_reason is not None:  # nothing can be told any more; the engine may still serve
+                await asyncio.sleep(RETRY_S)
+                continue
             try:
                 async with self._lock:
                     await self._settle()
@@ -285,7 +290,7 @@ class Dials:
         if not changed:
             return
         before = {name: self._value(name, live) for name in changed}
-        is_answered = await self._tell(live, changed)
+        fault = await self._tell(live, changed)
         for name, value in changed.items():
             text = f"{name} {before[name]} → {value}"
             if name in late:
@@ -294,8 +299,8 @@ class Dials:
                 one = ended.get(name)
                 why = f": the {span_in_words(one.spoken_for_s or 0.0)} of {one.who} are over" if one is not None else ""
                 kind = "dials.returned"
-            if is_answered:
+            if fault is None:
                 self._on_event(kind, text + why, data={"dial": str(name), "value": value})
             elif name not in late:
-                waits = f"{text}{why}, but the scheduler does not answer; it is told again"
+                waits = f"{text}{why}; but {fault}; it is told again"
                 self._on_event("dials.unanswered", waits, severity=Severity.WARNING)

@@ -112,6 +112,9 @@ class Engine(_Wire, frozen=True, kw_only=True):
     """The last one, also when it is past; see `Failure.recovered_at`."""
     switch: SwitchProgress | None = None
     """The switch under way."""
+    live_unavailable_reason: str | None = None
+    """Why there are no dials, and nothing that only the scheduler knows; None while there are, and without an
+    engine."""
 
 
 class Blocks(_Wire, frozen=True, kw_only=True):
@@ -154,6 +157,8 @@ class Queue(_Wire, frozen=True, kw_only=True):
     stalled: bool = False
     stalled_reason: str | None = None
     """`hung`: requests run and no token comes. `stuck`: requests wait and none runs."""
+    stalled_text: str | None = None
+    """In words, with the request that is to blame where one is known."""
 
 
 class SpeculationWindow(_Wire, frozen=True, kw_only=True):

@@ -139,6 +139,11 @@ _TOLD = ["cached_tokens", "blocks", "priority", "preemptions", "drafted", "accep
 """What the scheduler alone knows: the same names in its records and on the wire."""
 
 
+def id_of(record: Any) -> str:
+    """Of one `REQUEST` record, as far as it is kept."""
+    return bytes(record["id"]).decode(errors="ignore")
+
+
 def _waited_s(request: FrontRequest, now: float) -> float:
     """Until it has begun for certain, all of its age: vLLM tells of the first step only with the first token."""
     return request.waited_s if request.waited_s is not None else max(0.0, now - request.arrived)

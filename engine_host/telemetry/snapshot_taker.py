@@ -14,7 +14,8 @@ import msgspec
 from engine_host.engine.crash_policy import CRASH_LIMIT
 from engine_host.engine.lifecycle import Lifecycle
 from engine_host.gateway.entry import Entry
-from engine_host.protocol.snapshot import Blocks, Engine, Host, Kv, ProfileRef, Snapshot, Speculation, Throttle
+from engine_host.protocol.snapshot import Engine, Host, ProfileRef, Queue, Snapshot, Speculation, Throttle
+from engine_host.telemetry.kv_and_queue import KvAndQueue
 from engine_host.telemetry.machine import MachineFigures, MachineSampler
 from engine_host.telemetry.speculation_advisor import SpeculationAdvisor
 from engine_host.telemetry.store import TelemetryStore
@@ -54,6 +55,7 @@ class SnapshotTaker:
         self._store = store
         self._entry = entry
         self._machine = machine
+        self._kv_and_queue = KvAndQueue(store)
         self._advisor = SpeculationAdvisor(store.acceptance)
         self._last: Snapshot | None = None
         self._seq = 0
@@ -62,6 +64,11 @@ class SnapshotTaker:
         """Take in what is only kept for seconds elsewhere; to be called once a second, also while nobody looks."""
         engine = self._lifecycle.engine
         self._advisor.collect(engine.live if engine is not None else None)
+        self._kv_and_queue.keep_up(engine)
+
+    def queue(self) -> Queue:
+        """As it stands now."""
+        return self._kv_and_queue.read(self._lifecycle.engine, time.time())[1]
 
     def take(self) -> Snapshot:
         """The newest snapshot, `age_s` set."""
@@ -75,8 +82,8 @@ class SnapshotTaker:
 
     def _take(self, now: float) -> Snapshot:
         lifecycle, store = self._lifecycle, self._store
-        facts, backlog = lifecycle.facts, lifecycle.backlog
-        machine = self._machine.latest()
+        facts, machine = lifecycle.facts, self._machine.latest()
+        kv, queue = self._kv_and_queue.read(lifecycle.engine, now)
         return Snapshot(
             host=self._host(now, machine),
             profile=self._profile(),
@@ -84,8 +91,8 @@ class SnapshotTaker:
             state_since=lifecycle.state_since,
             state_version=lifecycle.state_version,
             engine=self._engine(),
-            kv=self._kv(),
-            queue=msgspec.structs.replace(store.queue(backlog), held=self._entry.held),
+            kv=kv,
+            queue=msgspec.structs.replace(queue, held=self._entry.held),
             speculation=self._speculation(),
             throughput=store.throughput(),
             latency=store.latency(),
@@ -96,6 +103,7 @@ class SnapshotTaker:
                 refused_total=self._entry.refused_total,
                 refused_by_reason=dict(self._entry.refused_by_reason),
             ),
+            dials=lifecycle.dials.read(),
             gpus=list(machine.gpus),
             at=now,
             seq=self._seq,
@@ -138,22 +146,7 @@ class SnapshotTaker:
             restart_in_s=lifecycle.restart_in_s,
             failure=lifecycle.failure,
             switch=lifecycle.switch_under_way.progress if lifecycle.switch_under_way else None,
-        )
-
-    def _kv(self) -> Kv:
-        facts = self._lifecycle.facts
-        if facts is None:
-            return Kv()
-        usages = self._store.kv_usage_by_engine(self._lifecycle.backlog)
-        total = facts.total_blocks
-        # The cores have equal shares of the blocks.
-        active = round(sum(usages) / len(usages) * total) if usages and total is not None else None
-        return Kv(
-            usage=max(usages, default=None),
-            usage_by_engine=usages,
-            blocks=Blocks(total=total, active=active),
-            block_size=facts.block_size,
-            capacity_tokens=facts.capacity_tokens,
+            live_unavailable_reason=lifecycle.dials.unavailable_reason if lifecycle.engine is not None else None,
         )
 
     def _speculation(self) -> Speculation:

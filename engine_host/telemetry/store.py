@@ -222,7 +222,7 @@ class TelemetryStore:
         """
         if backlog is None:
             return []
-        if self._is_idle(backlog):
+        if self.is_idle(backlog):
             return [0.0] * max(1, len(self._gauges))
         return [self._gauges[index].kv_usage for index in sorted(self._gauges)]
 
@@ -336,7 +336,7 @@ class TelemetryStore:
         counts, span = self._window(RATE_WINDOW_S)
         return float(counts[_AT[column]]) / span
 
-    def _is_idle(self, backlog: Backlog) -> bool:
+    def is_idle(self, backlog: Backlog) -> bool:
         """No request left and no step for a second: the scheduler's gauges, if any, are history."""
         return backlog.unfinished == 0 and self._silent_s() > _FRESH_S
 
@@ -346,7 +346,7 @@ class TelemetryStore:
     def _requests(self, backlog: Backlog) -> tuple[int, int, int]:
         """`(running, waiting, deferred)`: the scheduler's word while it is fresh, corrected by what the front end
         knows once the scheduler has been silent for a second."""
-        if self._is_idle(backlog):
+        if self.is_idle(backlog):
             return 0, 0, 0
         running = sum(g.running for g in self._gauges.values())
         waiting = sum(g.waiting for g in self._gauges.values())
@@ -361,7 +361,7 @@ class TelemetryStore:
         """Remember since when there has been work: silence and missing tokens only count from then on."""
         if backlog is None or backlog.unfinished == 0:
             self._unfinished_since = self._nothing_runs_since = None
-            if backlog is not None and self._is_idle(backlog):
+            if backlog is not None and self.is_idle(backlog):
                 # Frozen gauges of requests that are gone must not come back with the next request.
                 for gauges in self._gauges.values():
                     gauges.running = gauges.waiting = gauges.deferred = 0

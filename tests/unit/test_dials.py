@@ -143,6 +143,8 @@ async def test_a_dial_that_this_engine_lacks_is_refused_with_the_reason() -> Non
     await desk.serve(ranges={SEQS: RANGES[SEQS]})
     error = await refused(desk.set(value=1))
     assert error.fact == "this engine has no dial speculative_tokens: it has no speculation"
+    desk.scheduler.missing = {K: "vLLM drafts a fixed number with data parallelism"}
+    assert "vLLM drafts a fixed number" in (await refused(desk.set(value=1))).fact
 
 
 async def test_without_a_scheduler_to_reach_there_are_no_dials_and_the_reason_is_told() -> None:
@@ -221,7 +223,7 @@ async def test_an_answer_that_does_not_come_is_an_unknown_outcome(desk: Desk) ->
     desk.scheduler.does_not_answer = True
     error = await refused(desk.set(value=2))
     assert error.exit_code == EXIT_TIMED_OUT
-    assert error.fact == "the scheduler has not answered, the outcome is unknown: speculative_tokens 5 → 2"
+    assert error.fact == ("the outcome is unknown: speculative_tokens 5 → 2: engine core 0 did not answer within 5 s")
     assert desk.value() == 5  # as the scheduler itself says
 
 
@@ -255,6 +257,16 @@ async def test_an_engine_that_ends_meanwhile_leaves_nothing_set(desk: Desk) -> N
     former.may_apply.set()
     assert (await refused(setting)).exit_code == EXIT_FAILED
     assert desk.value() == 5
+
+
+async def test_a_scheduler_that_can_no_longer_be_reached_has_no_dials(desk: Desk) -> None:
+    await desk.set(value=2, for_s=0.02)
+    assert desk.dials._engine is not None
+    desk.dials._engine.scheduler = "engine core 0: its state cannot be read"  # type: ignore[attr-defined]
+    assert desk.dials.read() == {}
+    assert (await refused(desk.set())).fact == "there are no dials: engine core 0: its state cannot be read"
+    await asyncio.sleep(0.05)  # the setting ends meanwhile
+    assert desk.events == []
 
 
 # --- another engine ---------------------------------------------------------------------------------------------
