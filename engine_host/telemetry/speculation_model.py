@@ -30,13 +30,15 @@ from engine_host.telemetry.step_costs import KCost, Measured
 
 Floats = npt.NDArray[np.float64]
 
-WORTH = 1.03
-"""A change is recommended from this gain on, if it is certain."""
 TOLERATED = 1.05
-"""The K in force is right while no other can be this much better, the uncertainty of measurement included; so what is
-called right is within 5 % of the best."""
+"""The K in force is right as long as no other can be this much better, what measurement may be wrong by included: so
+what is called right is within 5 % of the best."""
+WORTH = 1.02
+"""Below this gain no change is worth it, and the K in force is right unless measurement may be wrong by as much as is
+tolerated: two Ks that are all but equal need not be told apart."""
 AHEAD = 2
 """Positions beyond those counted that may be recommended: how acceptance goes on there is inferred."""
+
 _EQUAL = 0.99
 """Within this of the best, a K whose step time is measured is preferred."""
 _CLEARLY = 3.0
@@ -117,7 +119,7 @@ def judge(outlook: Outlook, k: int) -> Verdict:
     equal = np.flatnonzero(speed >= speed.max() * _EQUAL)
     best = int(max(equal, key=lambda other: (other in outlook.measured, speed[other])))
     gain, error = outlook.gain(best, k), _SURE * outlook.gain_error(best, k)
-    if gain <= WORTH or gain * (1 + error) <= TOLERATED:
+    if gain * (1 + error) <= TOLERATED or (gain <= WORTH and error <= TOLERATED - 1):
         return Verdict(k, 1.0, worth_a_try=_worth_a_try(outlook, k, reachable))
     return Verdict(best, gain, is_sure=gain * (1 - error) > 1, error=error)
 

@@ -27,7 +27,7 @@ MIN_SECONDS = 3
 ROWS = 4096
 """A second has a row for every K and concurrency met in it: two or three, thirty at worst."""
 
-_SLOW = 3.0
+_SLOW = 2.0
 """A step of more than so many times the median of its second counts as that many: it waited for something else."""
 _CONCURRENCY_STEP = 1.1
 """Ratio of the concurrencies put into one row; up to ten requests each has its own."""

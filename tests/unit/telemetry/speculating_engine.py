@@ -17,12 +17,31 @@ PAUSES = 0.01
 """Of the steps, that take ten times as long: something else had the machine."""
 
 
+Cost = Callable[[int], float]
+"""Seconds of a step by K."""
+
+
+def draft_heavy(base: float, draft: float) -> Cost:
+    """K passes of a draft model; verification is free."""
+    return lambda k: base * (1 + draft * k)
+
+
+def verification_heavy(base: float, token: float) -> Cost:
+    """A large batch: each token verified costs."""
+    return lambda k: base * (1 + token * (1 + k))
+
+
+def with_a_corner(base: float, token: float, corner: float) -> Cost:
+    """Verification is free up to a number of tokens: the roofline."""
+    return lambda k: base * (1 + 0.02 * k + token * max(0.0, k - corner))
+
+
 @dataclass
 class SpeculatingEngine:
-    """`conditional`: P(i accepted | i - 1 accepted), one a position. `cost`: seconds of a step by K."""
+    """`conditional`: P(i accepted | i - 1 accepted), one a position."""
 
     conditional: Sequence[float]
-    cost: Callable[[int], float]
+    cost: Cost
     requests: int = 16
     share: float = 1.0
     """Of requests for which a draft is found in a step."""
@@ -86,3 +105,17 @@ class SpeculatingEngine:
 
     def advice(self) -> Advice:
         return self.advisor.advice(self.scheduler, self.k_max)
+
+    def follow(self, rounds: int = 12) -> None:
+        """What an operator does: run what is asked for, take what is recommended, until K is right."""
+        for _ in range(rounds):
+            said = self.advice().recommendation
+            assert said is not None
+            k = self.k
+            if said.try_k is not None:
+                assert said.try_s is not None
+                self.run(said.try_k, said.try_s)
+            elif said.k == k:
+                return
+            self.run(k if said.k is None else said.k)
+        raise AssertionError(f"not done after {rounds} rounds: {said.text}")
