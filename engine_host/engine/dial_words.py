@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine_host.engine.dial_settings import span_in_words
+from engine_host.engine.dial_settings import Setting, span_in_words
 from engine_host.live.dial import DialName, DialRange
 from engine_host.nearest import suggestion
 from engine_host.protocol.errors import OperatorError
@@ -56,3 +56,12 @@ class DialWords:
             parts.append(f"{name} {moved}" + (" (its start)" if order.values[str(name)] is None else ""))
         span = f" for {span_in_words(order.for_s)}" if order.for_s is not None else ""
         return ", ".join(parts) + span + (f": {order.reason}" if order.reason else "")
+
+
+def in_force_again(name: DialName, before: int, value: int, ended: Setting | None, *, is_late: bool) -> str:
+    """A dial that has moved by itself: the setting that `ended`, or one that the scheduler has not answered to."""
+    if is_late:
+        return f"{name} {before} → {value}: the scheduler answers again"
+    if ended is None:
+        return f"{name} {before} → {value}"
+    return f"{name} {before} → {value}: the {span_in_words(ended.spoken_for_s or 0.0)} of {ended.who} are over"

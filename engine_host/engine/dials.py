@@ -18,8 +18,8 @@ import weakref
 from collections.abc import Callable, Mapping
 
 from engine_host.engine.dial_moves import Note, is_same, moved, refuse_out_of_range, start_of
-from engine_host.engine.dial_settings import Setting, Settings, span_in_words
-from engine_host.engine.dial_words import DialWords
+from engine_host.engine.dial_settings import Setting, Settings
+from engine_host.engine.dial_words import DialWords, in_force_again
 from engine_host.engine.host_state import EventSink
 from engine_host.engine.port import Engine, EngineStartError, LiveScheduler
 from engine_host.live.dial import DialName, DialRange
@@ -217,11 +217,13 @@ class Dials:
             try:
                 async with asyncio.timeout(ANSWER_S):
                     await live.set_dials(changed)
-            except TimeoutError:
+            except BaseException as error:
                 if engine is self._engine:
-                    self._unanswered.update(changed)  # and told the former values again
+                    self._unanswered.update(changed)  # and is told the former values again
                     self._woken.set()
-                raise EngineStartError(f"the scheduler did not apply the dials of {profile.name}") from None
+                if not isinstance(error, TimeoutError):
+                    raise
+                raise EngineStartError(f"the dials of {profile.name} were not applied: {error}") from None
         self._prepared = (weakref.ref(engine), values)
 
     def attach(self, engine: Engine, profile: Profile) -> None:
@@ -292,15 +294,10 @@ class Dials:
         before = {name: self._value(name, live) for name in changed}
         fault = await self._tell(live, changed)
         for name, value in changed.items():
-            text = f"{name} {before[name]} → {value}"
-            if name in late:
-                why, kind = ": the scheduler answers again", "dials.late"
-            else:
-                one = ended.get(name)
-                why = f": the {span_in_words(one.spoken_for_s or 0.0)} of {one.who} are over" if one is not None else ""
-                kind = "dials.returned"
+            text = in_force_again(name, before[name], value, ended.get(name), is_late=name in late)
             if fault is None:
-                self._on_event(kind, text + why, data={"dial": str(name), "value": value})
+                kind = "dials.late" if name in late else "dials.returned"
+                self._on_event(kind, text, data={"dial": str(name), "value": value})
             elif name not in late:
-                waits = f"{text}{why}; but {fault}; it is told again"
+                waits = f"{text}; but {fault}; it is told again"
                 self._on_event("dials.unanswered", waits, severity=Severity.WARNING)

@@ -128,7 +128,7 @@ class Switch:
         if plan.tier in (Tier.NONE, Tier.LIVE) and engine is not None:
             with self.timeline.phase(PhaseName.RELEASE):
                 try:
-                    await self.deck.prepare_dials(engine, self.order.profile)
+                    await self.deck.uninterrupted(self.deck.prepare_dials(engine, self.order.profile), self.cancel)
                 except EngineStartError as error:
                     return self._result(Outcome.ROLLED_BACK, f"{error.reason}; {self.before.name} goes on")
                 self.deck.install(engine, self.order.profile, self.order.who)

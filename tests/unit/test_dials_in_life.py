@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from engine_host.engine import dials as dials_room
 from engine_host.live.dial import DialName
 from engine_host.profiles import Profile, build_profile
 from engine_host.protocol.errors import OperatorError
@@ -67,7 +68,25 @@ async def test_a_live_switch_that_is_not_answered_goes_back(tmp_path: Path) -> N
         scheduler.does_not_answer = True
         result = await switch(world, profile("b", {"speculative_tokens": 1}), tmp_path=tmp_path)
         assert result.outcome is Outcome.ROLLED_BACK
-        assert result.text == "the scheduler did not apply the dials of b; a goes on"
+        assert result.text == "the dials of b were not applied: engine core 0 did not answer within 5 s; a goes on"
+        assert world.lifecycle.profile.name == "a"
+
+
+async def test_a_live_switch_that_hangs_can_be_cancelled_and_the_former_values_are_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dials_room, "RETRY_S", 0.01)
+    async with serving(engine()) as world:
+        scheduler = world.made[0].scheduler
+        assert isinstance(scheduler, ScriptedScheduler)
+        scheduler.may_apply.clear()
+        switching = asyncio.create_task(switch(world, profile("b", {"speculative_tokens": 1}), tmp_path=tmp_path))
+        await world.until(lambda: world.lifecycle.switch_under_way is not None)
+        await asyncio.sleep(0.02)
+        await world.lifecycle.cancel_switch("ops")
+        assert (await switching).outcome is Outcome.CANCELLED
+        scheduler.may_apply.set()
+        await world.until(lambda: scheduler.applied == [{K: 5}])
         assert world.lifecycle.profile.name == "a"
 
 
