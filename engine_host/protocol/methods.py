@@ -236,7 +236,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     age_s: float
     waited_s: float
-    """From its arrival to its first step, or until now."""
+    """From its arrival to its first step; until now while that is not known, which it is with the first token."""
     prompt_tokens: int | None = None
     generated_tokens: int | None = None
     max_tokens: int | None = None

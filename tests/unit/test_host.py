@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from engine_host.engine.port import EngineStartError
+from engine_host.engine.port import EngineStartError, StepStats
 from engine_host.host import EngineHost, HostOptions, start_failure
 from engine_host.profiles import build_profile
+
+from .scripted_engine import ScriptedEngine
+from .scripted_scheduler import front_request
 
 
 def host_on(address: str, directory: Path, **server: Any) -> EngineHost:
@@ -53,6 +56,24 @@ def test_a_failed_start_does_not_call_ordinary_lines_errors(tmp_path: Path) -> N
     assert "It printed no error; its last lines:\n    INFO loading" in told
     told = start_failure(EngineStartError("it failed", ["ValueError: no"], ["x"]), tmp_path / "engine.log").fact
     assert "The engine's last error lines:\n    ValueError: no" in told
+
+
+def test_a_stuck_queue_is_told_once_with_the_request_and_what_to_do(tmp_path: Path) -> None:
+    host = host_on("127.0.0.1", tmp_path)
+    engine = ScriptedEngine(unfinished=1, front=[front_request("cmpl-7", prompt=9_000)])
+    host._lifecycle._service.engine = engine
+    host._store.record(StepStats(0, running=0, waiting=1, kv_usage=0.0))
+    host._look()
+    host._look()
+    [event] = host.events.after(0, 10).events
+    assert event.kind == "engine.stuck"
+    assert event.text == (
+        "STUCK: the request cmpl-7 can never be scheduled: its prompt has 9,000 tokens, the KV cache holds 3,200; "
+        "`vllm-console requests list` names it, `requests abort` ends it"
+    )
+    engine.front, engine.unfinished = [], 0
+    host._look()
+    assert host.events.after(event.seq, 10).events[0].text == "no longer stuck: requests run again"
 
 
 async def test_the_last_line_says_what_was_stopped_and_how_long_it_took(
