@@ -50,11 +50,13 @@ def moved(
     return found, notes
 
 
-def refuse_out_of_range(profile: Profile, ranges: Ranges) -> None:
-    """Raises `OperatorError` for the first value of `[dials]` that an engine with `ranges` does not take."""
+def refuse_out_of_range(profile: Profile, ranges: Ranges, missing: Mapping[DialName, str]) -> None:
+    """Raises `OperatorError` for the first value of `[dials]` that an engine with `ranges` does not take; `missing`:
+    why it lacks a dial, where that is not plain."""
     for key, value in profile.dials.items():
         where, span = f"{profile.origin(f'dials.{key}')}: dials.{key} = {value}", ranges.get(DialName(key))
         if span is None:
-            raise OperatorError(f"{where}: this engine has no such dial", f"remove dials.{key}", exit_code=EXIT_INVALID)
+            why = missing.get(DialName(key), "this engine has no such dial")
+            raise OperatorError(f"{where}: {why}", f"remove dials.{key}", exit_code=EXIT_INVALID)
         if not span.low <= value <= span.high:
             raise OperatorError(f"{where}: this engine takes {span.low} to {span.high}", f"mend dials.{key}")

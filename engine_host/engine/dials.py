@@ -200,7 +200,7 @@ class Dials:
         live = engine.live
         if isinstance(live, str):
             return
-        refuse_out_of_range(profile, live.ranges)
+        refuse_out_of_range(profile, live.ranges, live.missing)
         if engine is not self._engine:
             await self._prepare(engine, live, profile, {name: span.start for name, span in live.ranges.items()})
             return

@@ -58,7 +58,8 @@ class KvAndQueue:
         if not samples:
             return None
         stepped_s = self._store.last_step_age_s
-        if stepped_s is not None and now - min(sample.at for sample in samples) - stepped_s > _FRESH_S:
+        # Of several cores one may rest, and publishes nothing meanwhile.
+        if stepped_s is not None and now - max(sample.at for sample in samples) - stepped_s > _FRESH_S:
             return None
         return live_figures(samples, engine.facts, now, is_empty=self._store.is_idle(backlog))
 

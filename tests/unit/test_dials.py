@@ -325,6 +325,14 @@ async def test_a_profile_that_asks_for_too_much_is_refused(dials: dict[str, int]
     assert error.fact == fact
 
 
+async def test_a_profile_that_asks_for_a_dial_that_the_engine_lacks_is_refused_with_the_reason() -> None:
+    desk = Desk()
+    engine = ScriptedEngine(scheduler=ScriptedScheduler({SEQS: RANGES[SEQS]}, missing={K: "K is fixed here"}))
+    error = await refused(desk.dials.prepare(engine, profile("a", speculative_tokens=2)))
+    assert (error.fact, error.remedy) == ("a.toml: dials.speculative_tokens = 2: K is fixed here",
+                                          "remove dials.speculative_tokens")  # fmt: skip
+
+
 async def test_a_profiles_dials_that_cannot_be_applied_are_told() -> None:
     desk = Desk()
     engine = ScriptedEngine(scheduler="vLLM 0.40 is too new")

@@ -72,6 +72,12 @@ def test_the_fullest_core_is_the_usage() -> None:
     assert (kv.usage, kv.usage_by_engine) == (0.9, [0.9, 0.1])
 
 
+def test_a_core_that_rests_beside_one_that_works_is_believed() -> None:
+    rests = live_sample(states=block_states(cached=10, free=90), engine_index=1, at=time.time() - 3_600)
+    kv, _ = Bench(live_sample(states=block_states(active=90, free=10)), rests).read()
+    assert (kv.blocks.active, kv.blocks.cached) == (90, 10)
+
+
 def test_pressure_is_forecast_from_what_was_seen_once_a_second() -> None:
     bench = Bench()
     for second in range(8):
