@@ -41,6 +41,7 @@ class SpeculationAdvisor:
         self._costs = StepCosts()
         self._advised = -math.inf
         self._advice = Advice()
+        self._dial: int | None = None
 
     def collect(self, live: LiveScheduler | str | None) -> None:
         """Take the steps since the last call; to be called about once a second also while nobody looks, since the
@@ -60,16 +61,21 @@ class SpeculationAdvisor:
             return Advice(k_max, recommendation=words.without_scheduler(live))
         if DialName.SPECULATIVE_TOKENS not in live.ranges:
             return Advice(k_max, recommendation=words.not_settable(k_max))
-        k = min(k_max, _k_in_force(live))
-        if live is not self._engine or k != self._advice.k or self._clock() - self._advised >= EVERY_S:
+        dial = _dial(live)
+        if live is not self._engine or dial != self._dial or self._clock() - self._advised >= EVERY_S:
             self.collect(live)
-            self._advised = self._clock()
+            # Where the dial stands at the start, a profile's own schedule, K by batch size, may say less. Not where it
+            # has just been turned: the last steps are of before.
+            may_be_less = dial == self._dial == live.ranges[DialName.SPECULATIVE_TOKENS].start
+            drafted = self._costs.k_of_late(self._clock()) if may_be_less else None
+            self._advised, self._dial = self._clock(), dial
+            k = min(k_max, dial if drafted is None else drafted)
             windows = [self._acceptance(span_s) for span_s in ACCEPTANCE_WINDOWS_S]
             self._advice = advise(k, k_max, windows, self._costs.read(self._clock()))
         return self._advice
 
 
-def _k_in_force(live: LiveScheduler) -> int:
+def _dial(live: LiveScheduler) -> int:
     start = live.ranges[DialName.SPECULATIVE_TOKENS].start
     return max((sample.dials.get(DialName.SPECULATIVE_TOKENS, start) for sample in live.samples()), default=start)
 

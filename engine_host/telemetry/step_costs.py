@@ -94,6 +94,10 @@ class StepCosts:
         """When the last step taken ended; to be asked for those after it."""
         return float(self._last["at"][-1]) if len(self._last) else -np.inf
 
+    def k_of_late(self, now: float) -> int | None:
+        """What the steps of the last second drafted; None if there were none."""
+        return int(self._last["k"][-1]) if self.newest > now - 1.0 else None
+
     def take(self, steps: npt.NDArray[Any]) -> None:
         """Add `STEP` records, oldest first, each once. Of use are pure decode steps under a K that has settled: a
         step verifies what the one before it drafted, and asynchronous scheduling is one step ahead."""

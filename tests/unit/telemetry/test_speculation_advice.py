@@ -8,7 +8,7 @@ import pytest
 
 from engine_host.live.sample import DialName
 from engine_host.telemetry.step_costs import MAX_AGE_S
-from tests.unit.scripted_scheduler import RANGES, ScriptedScheduler
+from tests.unit.scripted_scheduler import RANGES, ScriptedScheduler, live_sample
 from tests.unit.telemetry.speculating_engine import SpeculatingEngine, draft_heavy, verification_heavy
 
 
@@ -193,6 +193,19 @@ def test_without_a_scheduler_to_look_into_the_reason_is_said() -> None:
     assert advice.recommendation is not None
     assert advice.recommendation.k is None
     assert advice.recommendation.text.endswith("vLLM 0.40 is not known here")
+
+
+def test_k_of_a_schedule_by_batch_size_is_the_one_in_force() -> None:
+    engine = SpeculatingEngine([0.8, 0.7, 0.6], draft_heavy(0.01, 0.1))
+    engine.run(1, 20)
+    engine.scheduler.newest = [live_sample(dials={DialName.SPECULATIVE_TOKENS: 3})]
+    assert engine.advice().k == 3
+    engine.run(1, 2)
+    engine.scheduler.newest = [live_sample(dials={DialName.SPECULATIVE_TOKENS: 3})]
+    engine.now -= 0.5
+    assert engine.advice().k == 1
+    engine.now += 2.0
+    assert engine.advice().k == 3
 
 
 def test_without_the_dial_the_reason_is_said() -> None:
