@@ -19,7 +19,7 @@ MODEL = {
     "num_attention_heads": 2,
     "num_key_value_heads": 2,
     "vocab_size": 1_000,
-    "max_position_embeddings": 4_096,
+    "max_position_embeddings": 32_768,
     "rms_norm_eps": 1e-5,
     "hidden_act": "silu",
     "torch_dtype": "bfloat16",
@@ -32,17 +32,27 @@ BLOCK_SIZE = 16
 
 
 def scheduler_config(
-    home: Path, *, blocks: int, max_num_seqs: int, max_tokens: int, k: int, policy: str, is_async: bool
+    home: Path,
+    *,
+    blocks: int,
+    max_num_seqs: int,
+    max_tokens: int,
+    k: int,
+    policy: str = "fcfs",
+    is_async: bool = False,
+    max_model_len: int = 4_096,
 ) -> Any:
     """The `VllmConfig`."""
     from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
 
     (home / "config.json").write_text(json.dumps(MODEL))
-    model = ModelConfig(model=str(home), dtype="bfloat16", skip_tokenizer_init=True, max_model_len=4_096, seed=0)
+    model = ModelConfig(
+        model=str(home), dtype="bfloat16", skip_tokenizer_init=True, max_model_len=max_model_len, seed=0
+    )
     scheduling = SchedulerConfig(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_tokens,
-        max_model_len=4_096,
+        max_model_len=max_model_len,
         is_encoder_decoder=False,
         enable_chunked_prefill=True,
         async_scheduling=is_async,

@@ -46,6 +46,11 @@ class Live:
     def fault(self) -> str:
         return self.board.fault
 
+    def steps(self) -> Any:
+        """Those recorded, once the last one is."""
+        self.sample()
+        return self.board.steps(0.0)
+
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
@@ -305,7 +310,7 @@ def test_steps_are_recorded_as_they_ran(start: Start) -> None:
     live.runner.add("b", 100, 500)
     for _ in range(3):
         live.runner.step()
-    steps = live.board.steps(0.0)
+    steps = live.steps()
     assert steps["requests"].tolist() == [1, 2, 2, 2]
     assert steps["tokens"].tolist() == [6, 106 - 96, 12, 12]  # of b's prompt 96 tokens are in the cache
     assert steps["drafted"].tolist() == [5, 5, 10, 10]
@@ -320,12 +325,12 @@ def test_a_step_after_a_rest_has_no_duration(start: Start) -> None:
     live.runner.add("a", 10, 3)
     while live.scheduler.has_requests():
         live.runner.step()
-    before = len(live.board.steps(0.0))
+    before = len(live.steps())
     live.runner.add("b", 10, 500)
     live.runner.step()
-    assert len(live.board.steps(0.0)) == before
+    assert len(live.steps()) == before
     live.runner.step()
-    assert len(live.board.steps(0.0)) == before + 1
+    assert len(live.steps()) == before + 1
 
 
 # --- what it turns
@@ -409,7 +414,7 @@ def test_our_mistake_in_a_step_costs_vllm_nothing_and_turns_the_dials_back(
     def broken(*arguments: Any) -> None:
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(live.scheduler._engine_host.steps, "after_update", broken)
+    monkeypatch.setattr(live.scheduler._engine_host, "after_update", broken)
     live.runner.step()
     assert live.scheduler._engine_host is None
     assert live.fault == "the part inside the scheduler failed: RuntimeError: a mistake of ours"
@@ -419,7 +424,7 @@ def test_our_mistake_in_a_step_costs_vllm_nothing_and_turns_the_dials_back(
     assert not live.scheduler.requests
 
 
-@pytest.mark.parametrize("hook", ["before_schedule", "after_schedule", "before_update", "rests", "has_ended"])
+@pytest.mark.parametrize("hook", ["before_schedule", "after_schedule", "before_update", "rests", "ends"])
 def test_whatever_hook_fails_the_requests_end_as_they_should(
     start: Start, monkeypatch: pytest.MonkeyPatch, hook: str
 ) -> None:

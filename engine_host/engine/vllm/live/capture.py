@@ -1,29 +1,26 @@
 """One consistent look at a scheduler's blocks and requests, from another thread, while it works.
 
 Nothing stops the scheduler. Its main thread says when it changes something (`Steps.version`), and a look that was
-overtaken is thrown away and taken again. What reads sixty thousand blocks are calls that run in C, a few thousand
-blocks each: whoever waits for the interpreter meanwhile gets it within half a millisecond.
+overtaken is thrown away and taken again. What reads are calls that run in C, within which the scheduler cannot go on.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import repeat
-from operator import attrgetter, is_not, itemgetter, not_
+from operator import attrgetter, is_not, itemgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from engine_host.engine.vllm.live.blocks import BlockStates
 from engine_host.engine.vllm.live.steps import Steps
 from engine_host.engine.vllm.live.tally import Sums, Tally
 from engine_host.live.core_board import Taken
-from engine_host.live.sample import REQUEST, WAITING_REASONS, BlockState, RequestState
+from engine_host.live.sample import REQUEST, WAITING_REASONS, RequestState
 
-_CHUNK = 4_096
-"""Blocks read at once, in about 0.4 ms."""
-_REST_S = 0.00005
 _ATTEMPTS = 6
 _WAIT_S = 0.0005
 """While the scheduler is in the middle of a change."""
@@ -39,9 +36,6 @@ _REQUEST_FIELDS = attrgetter(
     "_output_token_ids",
     "lora_request",
 )
-_REF_COUNT, _HASH, _IS_NULL = attrgetter("ref_cnt"), attrgetter("_block_hash"), attrgetter("is_null")
-_NO_BLOCKS: Sequence[Any] = ()
-
 _REASONS = {
     "WAITING": "capacity",
     "PREEMPTED": "preempted",
@@ -55,7 +49,7 @@ _RUNNING, _FINISHED = len(WAITING_REASONS), len(WAITING_REASONS) + 1
 """What a request is to us, in one number: why it waits, or one of these."""
 _STATE_OF_KIND = np.full(len(WAITING_REASONS) + 2, RequestState.DEFERRED, np.uint8)
 _STATE_OF_KIND[[_CAPACITY, _PREEMPTED, _RUNNING]] = RequestState.WAITING, RequestState.PREEMPTED, RequestState.RUNNING
-_STATUS, _OUTPUT, _LORA = itemgetter(1), itemgetter(7), itemgetter(8)
+_ID, _STATUS, _OUTPUT, _LORA = itemgetter(0), itemgetter(1), itemgetter(7), itemgetter(8)
 _NOTHING = Sums(0)
 
 
@@ -66,20 +60,13 @@ class Overtaken(Exception):
 class Capture:
     """Raises `AttributeError` for a scheduler that is built otherwise."""
 
-    def __init__(self, scheduler: Any, steps: Steps, tally: Tally) -> None:
+    def __init__(self, scheduler: Any, blocks: BlockStates, steps: Steps, tally: Tally) -> None:
         self._scheduler, self._steps, self._tally = scheduler, steps, tally
         self._manager = scheduler.kv_cache_manager
-        pool = self._manager.block_pool
-        blocks = [block for block in pool.blocks if block is not pool.null_block]
-        self.blocks = len(blocks)
-        self._chunks = [blocks[at : at + _CHUNK] for at in range(0, len(blocks), _CHUNK)]
-        self._groups = [
-            (manager.req_to_blocks, _keeps_all(manager)) for manager in self._manager.coordinator.single_type_managers
-        ]
+        self._blocks = blocks
         self._skipped: Callable[[], Iterable[Any]] = _skipped_of(scheduler)
         self._by_status: npt.NDArray[np.int64] | None = None
-        probe = (self._manager.usage, scheduler.requests, scheduler.running, _REF_COUNT(blocks[0]), _HASH(blocks[0]))
-        assert probe is not None
+        assert self._manager.usage is not None and scheduler.requests is not None
 
     def take(self) -> Taken:
         """Raises `Overtaken`."""
@@ -95,25 +82,19 @@ class Capture:
 
     def _look(self, version: int) -> tuple[Any, ...] | None:
         """Everything as it was at one moment; None when the scheduler went on meanwhile."""
-        steps = self._steps
-        states = np.empty(self.blocks, np.uint8)
-        at = 0
-        for chunk in self._chunks:
-            states[at : at + len(chunk)] = _states(chunk)
-            at += len(chunk)
-            if at < self.blocks:
-                time.sleep(_REST_S)
-            if steps.version != version:
-                return None
+        states = self._blocks.look(lambda: self._steps.version == version)
+        if states is None:
+            return None
         requests = list(self._scheduler.requests.values())
         rows = list(map(_REQUEST_FIELDS, requests))
         lengths = list(map(len, map(_OUTPUT, rows)))
-        ids = list(map(itemgetter(0), rows))
-        held = [list(map(_blocks_of(table, keeps_all), ids)) for table, keeps_all in self._groups]
+        held = self._blocks.held(list(map(_ID, rows)))
         skipped = set(map(id, self._skipped()))
         usage = self._manager.usage
         notes = self._tally.pending
-        return (states, usage, requests, rows, lengths, held, skipped, notes) if steps.version == version else None
+        if self._steps.version != version:
+            return None
+        return states, usage, requests, rows, lengths, held, skipped, notes
 
     def _taken(
         self,
@@ -176,27 +157,6 @@ def _kind(status: str) -> int:
     if status.startswith("FINISHED"):
         return _FINISHED
     return _RUNNING if status == "RUNNING" else WAITING_REASONS.index(_REASONS.get(status, "other"))
-
-
-def _states(blocks: list[Any]) -> npt.NDArray[np.uint8]:
-    """`BlockState`s. Two calls in C: the scheduler cannot go on within one."""
-    holders = np.fromiter(map(_REF_COUNT, blocks), np.int32, len(blocks))
-    is_cached = np.fromiter(map(is_not, map(_HASH, blocks), repeat(None)), np.bool_, len(blocks))
-    states = np.where(is_cached, np.uint8(BlockState.CACHED), np.uint8(BlockState.FREE))
-    states[holders == 1] = BlockState.ACTIVE
-    states[holders > 1] = BlockState.SHARED
-    return states
-
-
-def _keeps_all(manager: Any) -> bool:
-    """A group with full attention holds all blocks of a request; others put the null block where they let go of one."""
-    return type(manager).__name__ in ("FullAttentionManager", "CrossAttentionManager")
-
-
-def _blocks_of(table: Any, keeps_all: bool) -> Callable[[str], int]:
-    if keeps_all:
-        return lambda request_id: len(table.get(request_id, _NO_BLOCKS))
-    return lambda request_id: sum(map(not_, map(_IS_NULL, table.get(request_id, _NO_BLOCKS))))
 
 
 def _skipped_of(scheduler: Any) -> Callable[[], Iterable[Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from engine_host.engine.vllm.live.blocks import BlockStates
 from engine_host.engine.vllm.live.capture import Capture
 from engine_host.engine.vllm.live.dials import CoreDials, as_wire
 from engine_host.engine.vllm.live.publisher import Publisher
@@ -30,15 +31,23 @@ class Inside:
     def __init__(self, scheduler: Any, board: CoreBoard) -> None:
         self._board = board
         self._fault: Exception | None = None
-        tally = Tally(scheduler.num_sampled_tokens_per_step)
+        tally = Tally(scheduler.num_sampled_tokens_per_step, board.add_step)
         self._tally = tally
-        self.steps = Steps(scheduler, board, tally)
-        capture = Capture(scheduler, self.steps, tally)
+        self.steps = Steps(scheduler, tally)
+        # The steps' own, without another call between.
+        self.after_schedule = self.steps.after_schedule
+        self.before_update = self.steps.before_update
+        self.after_update = self.steps.after_update
+        self._blocks = BlockStates(scheduler.kv_cache_manager)
+        capture = Capture(scheduler, self._blocks, self.steps, tally)
         self.dials = CoreDials(scheduler, board)
         self._publisher = Publisher(capture, self.steps, self.dials, board, self._on_publisher_fault)
         board.open_for_samples(
             CoreFacts(
-                pid=os.getpid(), blocks=capture.blocks, ranges=as_wire(self.dials.ranges), missing=self.dials.missing
+                pid=os.getpid(),
+                blocks=self._blocks.total,
+                ranges=as_wire(self.dials.ranges),
+                missing=self.dials.missing,
             )
         )
         self._publisher.start()
@@ -54,25 +63,19 @@ class Inside:
         self.steps.version += 1
 
     def before_schedule(self) -> None:
-        self.begin()
+        self.steps.version += 1
         if self._fault is not None:
             raise self._fault
         self.dials.look()
 
-    def after_schedule(self, output: Any) -> None:
-        self.steps.scheduled(output)
-        self.end()
-
-    def before_update(self, step: Any, result: Any) -> None:
-        self.begin()
-        self.steps.before_update(step, result)
-
-    def after_update(self, step: Any, outputs: Any) -> None:
-        self.steps.after_update(step, outputs)
-        self.end()
-
-    def has_ended(self, request_id: str) -> None:
+    def ends(self, request_id: str) -> None:
+        """Before its blocks are given back."""
+        self._blocks.freeing(request_id)
         self._tally.note(Gone(request_id))
+
+    def has_reset(self) -> None:
+        self._blocks.forget()
+        self.steps.has_reset()
 
     def rests(self) -> None:
         """The scheduler has nothing to do."""

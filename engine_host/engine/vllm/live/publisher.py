@@ -27,6 +27,8 @@ class Publisher:
         self._ending = threading.Event()
         self.published = -1
         """The scheduler's `version` that has been published, or one before it."""
+        self.looks, self.busy_s = 0, 0.0
+        """Samples published, and the processor time that they took."""
         self._thread = threading.Thread(target=self._run, name="engine-host-live", daemon=True)
 
     def start(self) -> None:
@@ -49,6 +51,8 @@ class Publisher:
                     continue
                 self._board.publish(taken, self._dials.in_force)
                 self.published = version
-                rest_s = max(_PERIOD_S, (time.thread_time() - began) / _BUSY_SHARE)
+                took_s = time.thread_time() - began
+                self.looks, self.busy_s = self.looks + 1, self.busy_s + took_s
+                rest_s = max(_PERIOD_S, took_s / _BUSY_SHARE)
         except Exception as error:
             self._on_fault(error)

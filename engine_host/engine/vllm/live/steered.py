@@ -64,7 +64,7 @@ class Steered:
         is_outermost = ours is not None and ours.begin()
         outcome = super().reset_prefix_cache(*args, **options)  # type: ignore[misc]
         if ours is not None and is_outermost:
-            ours.steps.has_reset()
+            ours.has_reset()
             ours.end()
         return outcome
 
@@ -88,7 +88,7 @@ class Steered:
         ours = self._engine_host
         if ours is not None:
             try:
-                ours.has_ended(request.request_id)
+                ours.ends(request.request_id)
             except Exception as error:
                 self._go_on_without(ours, error)
         return super()._free_request(request, *args, **options)  # type: ignore[misc]

@@ -10,15 +10,15 @@ import time
 from typing import Any
 
 from engine_host.engine.vllm.live.tally import Admitted, Counted, Tally, Verified
-from engine_host.live.core_board import CoreBoard
 
 _EXACT_STEPS = 8
 """After a reset of running requests, steps that began before it are still under way."""
 
 
 class Steps:
-    def __init__(self, scheduler: Any, board: CoreBoard, tally: Tally) -> None:
-        self._scheduler, self._board, self._tally = scheduler, board, tally
+    def __init__(self, scheduler: Any, tally: Tally) -> None:
+        self._scheduler, self._tally = scheduler, tally
+        self._note = tally.note
         self.version = 0
         """Odd while the scheduler changes its blocks and requests: a look in between would see half of it."""
         self._ended: float | None = None
@@ -37,66 +37,64 @@ class Steps:
         """Nothing of ours stays behind in the scheduler."""
         vars(self._scheduler).pop("make_spec_decoding_stats", None)
 
-    def scheduled(self, output: Any) -> None:
-        if output.scheduled_new_reqs:
-            self._tally.note(Admitted(output.scheduled_new_reqs))
-
     def has_reset(self) -> None:
         self._exact_steps = _EXACT_STEPS
 
+    def after_schedule(self, output: Any) -> None:
+        if output.scheduled_new_reqs:
+            self._note(Admitted(output.scheduled_new_reqs))
+        self.version += 1
+
     def before_update(self, step: Any, result: Any) -> None:
         """Before vLLM cuts off what was generated beyond a stop."""
-        self._verified = None
+        self.version += 1
         drafts = step.scheduled_spec_decode_tokens
         if not drafts:
-            return
-        if self._is_always_exact or self._exact_steps or self._tally.disagrees:
+            self._verified = None
+        elif self._is_always_exact or self._exact_steps or self._tally.disagrees:
+            self._verified = None
             self._exact_steps = max(0, self._exact_steps - 1)
             self._watch_vllm_count()
-            return
-        self._verified = Verified(
-            drafts,
-            list(map(len, result.sampled_token_ids)),
-            result.req_id_to_index,
-            step.num_invalid_spec_tokens,
-        )
-        self._tally.note(self._verified)
+        else:
+            self._verified = Verified(
+                list(drafts),
+                step.num_scheduled_tokens,
+                list(map(len, result.sampled_token_ids)),
+                result.req_id_to_index,
+                step.num_invalid_spec_tokens,
+            )
+            self._note(self._verified)
 
     def after_update(self, step: Any, outputs: Any) -> None:
-        statistics = next(iter(outputs.values())).scheduler_stats if outputs else None
-        drafting = None if statistics is None else statistics.spec_decoding_stats
-        drafted, accepted = (0, 0) if drafting is None else (drafting.num_draft_tokens, drafting.num_accepted_tokens)
+        drafted = accepted = 0
+        if outputs and (statistics := next(iter(outputs.values())).scheduler_stats) is not None:
+            drafting = statistics.spec_decoding_stats
+            if drafting is not None:
+                drafted, accepted = drafting.num_draft_tokens, drafting.num_accepted_tokens
         if self._verified is not None:
             if self._scheduler.log_stats:
                 self._verified.by_vllm = drafted, accepted
         elif self._is_watching:
             self._is_watching = False
             self.leave()
-        self._tally.check()
-        self._record(step, drafted, accepted)
+        self._ran(step, drafted, accepted)
+        self.version += 1
 
-    def _record(self, step: Any, drafted: int, accepted: int) -> None:
+    def _ran(self, step: Any, drafted: int, accepted: int) -> None:
         tokens = step.total_num_scheduled_tokens
         if not tokens:
             self._ended = None
             return
-        now = time.monotonic()
+        now, before = time.monotonic(), self._ended
         requests = len(step.num_scheduled_tokens)
-        drafts = step.scheduled_spec_decode_tokens
-        is_decode = tokens == requests + (sum(map(len, drafts.values())) if drafts else 0)
-        if self._ended is not None:
-            self._board.add_step(
-                now,
-                now - self._ended,
-                requests,
-                tokens,
-                drafted,
-                accepted,
-                step.num_spec_tokens_to_schedule,
-                is_decode and self._was_decode,
-            )
-        self._ended = now
-        self._was_decode = is_decode
+        struck = step.num_invalid_spec_tokens
+        is_decode = tokens == requests + drafted + (sum(struck.values()) if struck else 0)
+        if before is not None:
+            k = step.num_spec_tokens_to_schedule
+            is_pure = is_decode and self._was_decode
+            self._note((now, now - before, requests, tokens, drafted, accepted, k, is_pure))
+            self._tally.check()
+        self._ended, self._was_decode = now, is_decode
 
     def _watch_vllm_count(self) -> None:
         """For one step, every call with which vLLM counts a request's draft goes through here: exact, but at 256

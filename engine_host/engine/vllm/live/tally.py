@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,10 +20,13 @@ _NOTES_MAX = 20_000
 
 @dataclass(slots=True)
 class Verified:
-    """What a step has at hand, before vLLM has looked at it: some of its requests end in it."""
+    """What a step has at hand, before vLLM has looked at it: some of its requests end in it. Numbers and names alone:
+    the lists that they are of would grow old here, and be looked at by the garbage collector."""
 
-    drafts: Mapping[str, Sequence[int]]
-    """By request."""
+    requests: Sequence[str]
+    """That have a draft."""
+    scheduled: Mapping[str, int]
+    """Tokens of every request; of one with a draft, one more than that has."""
     generated: Sequence[int]
     """Tokens, by place in the batch; none in a step that only read a prompt."""
     places: Mapping[str, int]
@@ -59,11 +62,17 @@ class Overrun(Exception):
     """Nobody adds up."""
 
 
+Ran = tuple[float, float, int, int, int, int, int, bool]
+"""A step, as `engine_host.live.sample.STEP`."""
+
+
 class Tally:
-    def __init__(self, tokens_beyond_draft: int) -> None:
-        """`tokens_beyond_draft`: those that a verification yields in any case; one, but for diffusion models."""
+    def __init__(self, tokens_beyond_draft: int, add_step: Callable[..., None]) -> None:
+        """`tokens_beyond_draft`: those that a verification yields in any case; one, but for diffusion models.
+        `add_step` gets every `Ran` of which is noted."""
+        self._add_step = add_step
         self._beyond = tokens_beyond_draft
-        self._notes: deque[Verified | Counted | Admitted | Gone] = deque()
+        self._notes: deque[Verified | Counted | Admitted | Gone | Ran] = deque()
         self.note = self._notes.append
         self.by_request: dict[str, Sums] = {}
         self.drafted = 0
@@ -84,13 +93,15 @@ class Tally:
         """Add up the oldest `notes`."""
         for n in range(notes):
             note = self._notes.popleft()
-            if isinstance(note, Verified):
+            if type(note) is tuple:
+                self._add_step(*note)
+            elif isinstance(note, Verified):
                 self._verified(note)
             elif isinstance(note, Admitted):
                 self._admitted(note)
             elif isinstance(note, Counted):
                 self._counted(note)
-            else:
+            elif isinstance(note, Gone):
                 self.by_request.pop(note.request_id, None)
             if n % _STEPS_AT_ONCE == _STEPS_AT_ONCE - 1:
                 time.sleep(_REST_S)
@@ -104,14 +115,15 @@ class Tally:
         drafted = accepted = 0
         by_request, generated, places, invalid = self.by_request, note.generated, note.places, note.invalid
         beyond = self._beyond
-        for request_id, draft in note.drafts.items():
+        scheduled = note.scheduled
+        for request_id in note.requests:
+            length = scheduled[request_id] - 1
             # vLLM passes over requests that ended between the step's beginning and its end.
-            if not draft or (sums := by_request.get(request_id)) is None:
+            if not length or (sums := by_request.get(request_id)) is None:
                 continue
             tokens = generated[places[request_id]] if generated else 0
             if tokens == 0 and beyond:
                 continue
-            length = len(draft)
             if invalid:
                 length -= invalid.get(request_id, 0)
             kept = tokens - beyond if tokens > beyond else 0
