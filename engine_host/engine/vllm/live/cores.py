@@ -14,7 +14,7 @@ import numpy.typing as npt
 from engine_host.live.board import Board
 from engine_host.live.sample import DialName, DialRange, LiveSample
 
-_ANSWER_S = 10.0
+_ANSWER_S = 25.0
 """What a core gets to apply the dials: its step has to end first, and the longest prefills take seconds."""
 _POLL_S = (0.001, 0.002, 0.005, 0.01, 0.02)
 

@@ -11,6 +11,9 @@ from typing import Any
 from engine_host.live.core_board import CoreBoard
 from engine_host.live.sample import DialName, DialRange
 
+_FIXED_K = ("custom_class", "extract_hidden_states")
+"""Methods whose part in the worker does not look at K, or asserts that it is what it was started with."""
+
 
 class CoreDials:
     """Raises `AttributeError` for a scheduler that is built otherwise."""
@@ -26,13 +29,10 @@ class CoreDials:
             DialName.MAX_ACTIVE_SEQS: _sequences(scheduler, self._has_admission),
             DialName.MAX_SCHEDULED_TOKENS: _tokens(scheduler),
         }
-        if scheduler.num_spec_tokens:
-            if scheduler.vllm_config.parallel_config.data_parallel_size > 1:
-                self.missing[DialName.SPECULATIVE_TOKENS] = (
-                    "with data parallelism vLLM wants the same K in every engine core at every step"
-                )
+        if k := scheduler.num_spec_tokens:
+            if why_not := _why_k_is_fixed(scheduler.vllm_config):
+                self.missing[DialName.SPECULATIVE_TOKENS] = why_not
             else:
-                k = scheduler.num_spec_tokens
                 self.ranges[DialName.SPECULATIVE_TOKENS] = DialRange(0, k, k)
         self.in_force: dict[DialName, int] = {name: span.start for name, span in self.ranges.items()}
         self._slots = self.ranges[DialName.MAX_ACTIVE_SEQS].start
@@ -84,6 +84,14 @@ class CoreDials:
 
 def as_wire(ranges: Mapping[DialName, DialRange]) -> dict[DialName, tuple[int, int, int]]:
     return {name: (span.low, span.high, span.start) for name, span in ranges.items()}
+
+
+def _why_k_is_fixed(config: Any) -> str | None:
+    if config.parallel_config.data_parallel_size > 1:
+        return "with data parallelism vLLM wants the same K in every engine core at every step"
+    if (method := str(config.speculative_config.method)) in _FIXED_K:
+        return f"the method {method} drafts the same number of tokens at every step"
+    return None
 
 
 def _sequences(scheduler: Any, has_admission: bool) -> DialRange:
