@@ -42,6 +42,7 @@ from engine_host.engine.vllm.ledger import Ledger
 from engine_host.engine.vllm.live.boards import Boards
 from engine_host.engine.vllm.one_line import one_line
 from engine_host.engine.vllm.probe import probe
+from engine_host.engine.vllm.shutdown import CLEAR_S, end_late, retire, shut_down
 from engine_host.engine.vllm.succession import Succession
 from engine_host.gateway.unavailable import Unavailable
 from engine_host.profiles import ValidNames
@@ -57,10 +58,6 @@ _SHUTDOWN_GRACE_S = 10.0
 """What vLLM's shutdown gets beyond its own time-out before its processes are killed under it."""
 _ABANDON_S = 10.0
 """What a build that is given up gets to fail once its processes are gone."""
-_CLEAR_S = 1.0
-"""What an engine gets to end by itself that keeps nothing beyond its life. Its core would take 4 to 10 s, most of it to
-take apart the interpreters of its workers and then its own; what these hold is memory, which the system takes back, and
-shared memory and sockets, which we remove (`core_processes`, `scratch_dir`)."""
 _STOPPED = "The server stopped its engine before this answer was finished. Send it again."
 
 
@@ -267,12 +264,12 @@ class VllmEngine:
         if not keep_app:
             await self._close_lifespan()
         if llm is not None:
-            timeout_s = timeout_s if keeps_something(llm) else min(timeout_s, _CLEAR_S)
+            timeout_s = timeout_s if keeps_something(llm) else min(timeout_s, CLEAR_S)
             if keep_app:
                 self._behind_app = llm
                 if llm.output_handler is not None:
                     llm.output_handler.cancel()
-            end = asyncio.create_task(asyncio.to_thread(_retire if keep_app else _shut_down, llm, max(timeout_s, 0.1)))
+            end = asyncio.create_task(asyncio.to_thread(retire if keep_app else shut_down, llm, max(timeout_s, 0.1)))
             await asyncio.wait({end}, timeout=timeout_s + _SHUTDOWN_GRACE_S)
             del llm, end
         await asyncio.to_thread(self._clear_away)
@@ -289,7 +286,7 @@ class VllmEngine:
         deadline = time.monotonic() + _ABANDON_S
         while not building.done():
             if time.monotonic() > deadline:
-                building.add_done_callback(_end_late)
+                building.add_done_callback(end_late)
                 return
             await asyncio.to_thread(self._kill_children)
             await asyncio.wait({building}, timeout=0.2)
@@ -304,19 +301,3 @@ class VllmEngine:
         self._kill_children()
         if self._sockets is not None:
             shutil.rmtree(self._sockets, ignore_errors=True)
-
-
-def _end_late(building: asyncio.Task[tuple[Any, Any]]) -> None:
-    """What an abandoned build came to after all; mostly nothing, since it asks before it starts processes."""
-    if not building.cancelled() and building.exception() is None:
-        llm = building.result()[1]
-        asyncio.get_running_loop().run_in_executor(None, _shut_down, llm, _CLEAR_S)
-
-
-def _shut_down(llm: Any, timeout_s: float) -> None:
-    llm.shutdown(timeout_s)
-
-
-def _retire(llm: Any, timeout_s: float) -> None:
-    """End its cores and no more: its app still makes prompts into tokens, in threads that its shutdown ends."""
-    llm.engine_core.shutdown(timeout=timeout_s)
