@@ -67,11 +67,15 @@ class Board:
         return Address(f"/proc/{os.getpid()}/fd/{self._fd}", self._token.hex())
 
     def close(self) -> None:
-        """The memory lives on in the core until it ends."""
-        if self._fd >= 0:
+        """The memory lives on in the core until it ends; here what was read last can be read on."""
+        if not self._is_closed:
             self._memory.close()
             os.close(self._fd)
             self._fd = -1
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._fd < 0
 
     # --- what the core says ----------------------------------------------------------------------------------------
 
@@ -93,12 +97,14 @@ class Board:
     @property
     def fault(self) -> str:
         """Why the core's part is off; empty while it runs."""
+        if self._is_closed:
+            return "the engine has ended"
         return self._read(layout.FAULT_AT, layout.FAULT_SIZE).decode(errors="replace")
 
     def sample(self) -> LiveSample | None:
         """The newest one; the one before when it cannot be read just now."""
-        if self.facts is None:
-            return None
+        if self._is_closed or self.facts is None:
+            return self._newest
         for _ in range(_ATTEMPTS):
             seq = self._word(layout.SAMPLE_SEQ_AT)
             if seq == 0 or (self._newest is not None and self._newest.seq == seq):
@@ -112,6 +118,8 @@ class Board:
 
     def steps(self, after: float) -> npt.NDArray[Any]:
         """`STEP` records of steps that ended after the monotonic second `after`, oldest first, as far as kept."""
+        if self._is_closed:
+            return np.empty(0, STEP)
         begin, end = layout.STEPS_AT, layout.STEPS_AT + layout.STEPS_KEPT * STEP.itemsize
         count = self._word(layout.STEP_COUNT_AT)
         ring = np.frombuffer(self._memory[begin:end], STEP)
@@ -149,6 +157,8 @@ class Board:
         return int(_U64.unpack_from(self._memory, at)[0])
 
     def _read(self, at: int, size: int, attempts: int = _ATTEMPTS) -> bytes:
+        if self._is_closed:
+            return b""
         cell = Cell(self._memory, at, size)
         for _ in range(attempts):
             try:

@@ -173,6 +173,18 @@ def test_it_has_no_name_and_its_descriptor_is_given_back() -> None:
     assert (set(shared.iterdir()), {entry.name for entry in descriptors.iterdir()}) == before
 
 
+def test_who_still_looks_at_it_after_its_end_sees_the_last_of_it(board: Board) -> None:
+    """A snapshot may be under way when an engine ends."""
+    core = core_of(board)
+    core.publish(taken(), DIALS)
+    last = board.sample()
+    step_at(core, 1.0)
+    board.close()
+    assert board.sample() is last
+    assert (len(board.steps(0.0)), board.applied, board.fault) == (0, (0, {}), "the engine has ended")
+    assert board.facts is not None and board.ranges
+
+
 WRITER = """
     import os, sys, time
     import msgspec, numpy as np

@@ -215,3 +215,18 @@ async def test_a_core_whose_part_is_off_is_not_waited_for(boards: Boards) -> Non
         with pytest.raises(TimeoutError, match="engine core 0: a mistake of ours"):
             await live.set_dials({DialName.SPECULATIVE_TOKENS: 1})
     assert live.fault == "engine core 0: a mistake of ours"
+
+
+async def test_an_engine_that_ends_meanwhile_is_not_waited_for(boards: Boards) -> None:
+    llm = Llm()
+    llm.is_mute = True
+    live = live_of(boards, llm)
+    setting = asyncio.create_task(live.set_dials({DialName.SPECULATIVE_TOKENS: 1}))
+    await asyncio.sleep(0.01)
+    boards.close()
+    async with asyncio.timeout(5):
+        with pytest.raises(TimeoutError, match="the engine has ended"):
+            await setting
+        with pytest.raises(TimeoutError, match="the engine has ended"):
+            await live.set_dials({DialName.SPECULATIVE_TOKENS: 1})
+    assert live.samples() == [] and len(live.steps(0.0)) == 0

@@ -41,7 +41,8 @@ class Boards:
                 return
             # vLLM's own would be this one. The wrong one works, and is slower.
             name = "SteeredAsyncScheduler" if config.scheduler_config.async_scheduling else "SteeredScheduler"
-            self._boards = [Board(index) for index in range(config.parallel_config.data_parallel_size)]
+            for index in range(config.parallel_config.data_parallel_size):
+                self._boards.append(Board(index))
             config.scheduler_config.scheduler_cls = f"{_CLASSES}.{name}"
         except Exception as error:
             logger.warning("the engine starts without a look into its scheduler", exc_info=error)

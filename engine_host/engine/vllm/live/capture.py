@@ -70,14 +70,18 @@ class Capture:
 
     def take(self) -> Taken:
         """Raises `Overtaken`."""
+        whole = 0
         for _ in range(_ATTEMPTS):
-            version = self._steps.version
+            version, notes = self._steps.version, self._tally.pending
+            if version % 2 == 0 and self._steps.version == version:
+                whole = notes  # none of a step that is under way
             if version % 2 or (found := self._look(version)) is None:
                 time.sleep(_WAIT_S)
                 continue
             states, usage, requests, rows, lengths, held, skipped, notes = found
             self._tally.take(notes)
             return self._taken(states, usage, requests, rows, lengths, held, skipped)
+        self._tally.take(whole)
         raise Overtaken
 
     def _look(self, version: int) -> tuple[Any, ...] | None:

@@ -65,6 +65,8 @@ class LiveCores:
             if not span.low <= value <= span.high:
                 raise ValueError(f"{name} {value} is not within {span.low} to {span.high}")
         async with self._lock:
+            if (fault := self.fault) is not None:
+                raise TimeoutError(fault)
             asked = [(board, board.want(values)) for board in self._boards]
             # An idle core applies them after the next thing that it is asked, so it is asked something.
             waking = asyncio.create_task(self._wake())

@@ -1,0 +1,136 @@
+"""What our part shows of vLLM's real scheduler: blocks, requests, why they wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine_host.live.sample import BlockState, DialName, RequestState
+from tests.unit.live.steered_live import Start, in_use
+
+pytest.importorskip("vllm")
+
+
+def test_an_idle_scheduler_has_said_what_it_is(start: Start) -> None:
+    live = start()
+    sample = live.sample()
+    assert (len(sample.states), sample.usage, len(sample.requests)) == (199, 0.0, 0)
+    assert not sample.states.any()
+    assert {name: (span.low, span.high, span.start) for name, span in live.board.ranges.items()} == {
+        DialName.MAX_ACTIVE_SEQS: (1, 16, 16),
+        DialName.MAX_SCHEDULED_TOKENS: (16, 512, 512),
+        DialName.SPECULATIVE_TOKENS: (0, 5, 5),
+    }
+    assert sample.dials == {name: span.start for name, span in live.board.ranges.items()}
+
+
+def test_without_speculation_there_is_no_dial_for_it(start: Start) -> None:
+    assert DialName.SPECULATIVE_TOKENS not in start(k=0).board.ranges
+
+
+def test_block_states_agree_with_vllms_own_gauge_at_every_sample(start: Start) -> None:
+    live = start(accept=lambda request_id, drafted: min(drafted, 2))
+    for n in range(12):
+        live.runner.add(f"r{n}", 10 + 7 * n, 20)
+    usages = set()
+    for _ in range(40):
+        live.runner.step()
+        sample = live.sample()
+        assert in_use(sample) == pytest.approx(sample.usage, abs=1e-12)
+        assert sample.usage == pytest.approx(live.scheduler.kv_cache_manager.usage, abs=1e-12)
+        usages.add(sample.usage)
+    assert len(usages) > 5
+    assert not live.scheduler.requests
+    states = live.sample().states
+    assert (states == BlockState.CACHED).sum() > 0 and set(np.unique(states)) <= {BlockState.FREE, BlockState.CACHED}
+
+
+def test_a_prefix_that_two_requests_share_is_shown_as_shared_and_as_found_in_the_cache(start: Start) -> None:
+    live = start(k=0)
+    live.runner.add("first", 64, 50)
+    live.runner.step()
+    live.runner.add("second", 64, 50)
+    live.runner.step()
+    sample = live.sample()
+    assert (sample.states == BlockState.SHARED).sum() == 3  # the last of the four is computed again for its last token
+    first, second = sample.requests
+    assert (first["cached_tokens"], second["cached_tokens"]) == (0, 48)
+    assert first["blocks"] + second["blocks"] == (sample.states >= BlockState.ACTIVE).sum() + 3
+
+
+def test_a_request_is_shown_as_the_scheduler_has_it(start: Start) -> None:
+    live = start(k=0)
+    live.runner.add("one-é", 20, 50, priority=3, arrival_time=123.5)
+    for _ in range(4):
+        live.runner.step()
+    [record] = live.sample().requests
+    assert record["id"].decode() == "one-é"
+    assert (record["state"], record["priority"], record["arrived"]) == (RequestState.RUNNING, 3, 123.5)
+    assert (record["prompt_tokens"], record["generated_tokens"], record["computed_tokens"]) == (20, 4, 23)
+    assert (record["blocks"], record["preemptions"]) == (2, 0)
+
+
+def test_running_requests_come_first_and_waiting_ones_are_counted_by_reason(start: Start) -> None:
+    live = start(max_num_seqs=2)
+    live.runner.add("constrained", 10, 50, sampling={"structured_outputs": _grammar()})
+    for n in range(5):
+        live.runner.add(f"r{n}", 10, 50)
+    live.runner.step()
+    sample = live.sample()
+    assert [record["id"] for record in sample.requests[:2]] == [b"r0", b"r1"]
+    assert sample.requests["state"].tolist() == [
+        RequestState.RUNNING,
+        RequestState.RUNNING,
+        RequestState.DEFERRED,
+        *[RequestState.WAITING] * 3,
+    ]
+    assert sample.waiting_by_reason == {"grammar": 1, "capacity": 3}
+
+
+def _grammar() -> Any:
+    from vllm.sampling_params import StructuredOutputsParams
+
+    return StructuredOutputsParams(regex="a+")
+
+
+def test_one_passed_over_for_no_known_reason_is_not_said_to_wait_for_room(start: Start) -> None:
+    live = start()
+    request = live.runner.add("skipped", 10, 50)
+    live.scheduler.deferred_waiting.add(request)
+    live.scheduler._engine_host.steps.version += 2
+    sample = live.sample()
+    assert sample.waiting_by_reason == {"other": 1}
+    assert sample.requests["state"].tolist() == [RequestState.DEFERRED]
+
+
+def test_a_preempted_request_is_shown_and_its_preemption_counted(start: Start) -> None:
+    live = start(blocks=12, k=0, max_num_seqs=4)
+    for n in range(4):
+        live.runner.add(f"r{n}", 30, 60)
+    seen: set[bytes] = set()
+    most = 0
+    for _ in range(200):
+        if not live.scheduler.requests:
+            break
+        live.runner.step()
+        sample = live.sample()
+        assert in_use(sample) == pytest.approx(sample.usage, abs=1e-12)
+        if sample.waiting_by_reason.get("preempted"):
+            waiting = sample.requests[sample.requests["state"] == RequestState.PREEMPTED]
+            assert len(waiting) == sample.waiting_by_reason["preempted"]
+            assert (waiting["blocks"] == 0).all() and (waiting["preemptions"] > 0).all()
+            seen |= set(waiting["id"].tolist())
+        most = max(most, int(sample.requests["preemptions"].sum()))
+    assert seen and most > 0 and not live.scheduler.requests
+
+
+def test_requests_that_wait_in_a_priority_queue_are_seen_too(start: Start) -> None:
+    live = start(max_num_seqs=1, policy="priority")
+    for n in range(4):
+        live.runner.add(f"r{n}", 10, 50, priority=4 - n)
+    live.runner.step()
+    sample = live.sample()
+    assert sample.requests["id"].tolist()[0] == b"r3"
+    assert sample.waiting_by_reason == {"capacity": 3}
