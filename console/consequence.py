@@ -16,6 +16,7 @@ METHOD_RESTART = "engine.restart"
 METHOD_SWITCH = "switch"
 METHOD_CANCEL = "switch.cancel"
 METHOD_ABORT = "requests.abort"
+METHOD_DIALS = "dials.set"
 
 NAME_CELLS = 32
 """Of a name; the protocol allows 200 characters."""
@@ -34,6 +35,9 @@ FORECAST_DEADLINE_S = 120.0
 
 CANCEL_DEADLINE_S = TEARDOWN_S
 """Cancelling is answered once the engine that was being started is gone."""
+
+DIAL_DEADLINE_S = 20.0
+"""Applied at the next step; a long prefill holds that back for seconds. The host gives up before."""
 
 ABORT_DEADLINE_S = 10.0
 """The host drops the request at once; the engine frees its blocks at its next step."""

@@ -42,6 +42,29 @@ _QUEUE: tuple[tuple[str, str], ...] = (
     _UNKNOWN,
 )
 
+_SPECULATION: tuple[tuple[str, str], ...] = (
+    ("accepted", "share of the guessed (draft) tokens that the model kept"),
+    ("mean length", "tokens one step yields, the model's own included"),
+    ("position", "kept there, of all drafts that long (not of those kept so far)"),
+    ("drafts", "verified in the window; each is up to K tokens long"),
+    ("speed-up", "tokens/s against no drafts at all, from measured step times"),
+    ("tokens/step", "of one request, the model's own included"),
+    ("inferred", "no step at this K was measured; from those at other K"),
+    ("to now", "tokens/s against those at the K in force"),
+    _UNKNOWN,
+)
+
+_DIALS: tuple[tuple[str, str], ...] = (
+    ("value", "in force now; bold where it is not the start value"),
+    ("range", "what this engine takes"),
+    ("start", "what the profile started it with, and what r returns it to"),
+    ("left", "until the former value returns by itself"),
+    ("10 s", "before a move against after it: tokens/s of all requests"),
+    ("load", "requests that run; for max_active_seqs those that wait as well"),
+    ("no comparison", "the load differs by over 20 %, or another dial moved as well"),
+    _UNKNOWN,
+)
+
 _PROFILES: tuple[tuple[str, str], ...] = (
     ("tier", "how a change reaches the engine; the gentlest is taken"),
     ("carried", "goes on in the new engine where it was; its stream only pauses"),
@@ -51,7 +74,7 @@ _PROFILES: tuple[tuple[str, str], ...] = (
     ("digest", "of the effective values: the same digest is the same profile"),
 )
 
-_BY_PAGE = {"kv": _KV, "queue": _QUEUE, "profiles": _PROFILES}
+_BY_PAGE = {"kv": _KV, "queue": _QUEUE, "speculation": _SPECULATION, "dials": _DIALS, "profiles": _PROFILES}
 
 
 def words(page: str) -> tuple[tuple[str, str], ...]:

@@ -124,9 +124,7 @@ def _forecast(cache: Kv) -> Line:
         tone = Tone.WARN if cache.full_in_s < FULL_SOON_S else Tone.STRONG
         mark = "▲ " if tone is Tone.WARN else ""
         return line(label("Pressure"), (f"{mark}at this rate full in {fmt.span(cache.full_in_s)}", tone), window)
-    if cache.full_rate_window_s is None or cache.usage is None:
-        return line(label("Pressure"), fmt.DASH, ("   watched for too short a time to say", Tone.FAINT))
-    return line(label("Pressure"), "does not fill", window)
+    return line(label("Pressure"), fmt.DASH if cache.usage is None else "does not fill now", window)
 
 
 def _map(polled: Polled[KvMap], block_size: int | None, now: float, width: int, rows: int) -> list[Line]:

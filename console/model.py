@@ -31,6 +31,9 @@ SPAN_S = 300.0
 EVENTS_KEPT = 1000
 """Events held for the events screen; at about 500 bytes each this is half a megabyte."""
 
+DIAL_MOVES_KEPT = 16
+"""More than anybody makes within the five minutes that figures before and after them are kept."""
+
 STALE_AFTER_S = 3.5
 """Three missed snapshots at one a second: late enough to ride out one hiccup of a bad link."""
 
@@ -51,6 +54,18 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
+class DialMove:
+    """A dial of one engine that stood otherwise in the snapshot before: whoever moved it, or its time was over."""
+
+    dial: str
+    before: int
+    after: int
+    at: float
+    """By the host's clock."""
+    who: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     target: str
     link: Link = Link.CONNECTING
@@ -68,6 +83,8 @@ class State:
     """Oldest first."""
     events_missed: int = 0
     """Events the host no longer had when this console came back."""
+    dial_moves: tuple[DialMove, ...] = ()
+    """Oldest first, as seen from here: what comes of one is compared with what was before it."""
     frozen: Frozen | None = None
     quit_stops_host: bool = False
     """Whoever started this console stops the host when it ends."""
@@ -149,7 +166,9 @@ def reduce(state: State, message: Message) -> State:
         case SnapshotArrived(snapshot, at):
             if state.snapshot is not None and state.snapshot.host.boot_id != snapshot.host.boot_id:
                 state = _start_over(state)
-            return replace(state, snapshot=snapshot, received_at=at, series=_extended(state.series, snapshot))
+            moves = (*state.dial_moves, *_dial_moves(state.snapshot, snapshot))[-DIAL_MOVES_KEPT:]
+            series = _extended(state.series, snapshot)
+            return replace(state, snapshot=snapshot, received_at=at, series=series, dial_moves=moves)
         case EventArrived(event):
             return _with_event(state, event)
         case HistoryArrived(history):
@@ -184,7 +203,7 @@ def _is_same_boot(state: State) -> bool:
 
 def _start_over(state: State) -> State:
     """Another host process: its sequence numbers and series have nothing to do with the former ones."""
-    return replace(state, snapshot=None, series={}, events=(), events_missed=0)
+    return replace(state, snapshot=None, series={}, events=(), events_missed=0, dial_moves=())
 
 
 def _with_event(state: State, event: Event) -> State:
@@ -195,6 +214,19 @@ def _with_event(state: State, event: Event) -> State:
             return state  # replayed after a reconnect
         missed += event.seq - last - 1
     return replace(state, events=(*state.events, event)[-EVENTS_KEPT:], events_missed=missed)
+
+
+def _dial_moves(before: Snapshot | None, after: Snapshot) -> list[DialMove]:
+    """Of the same engine: another one has dials of its own."""
+    if before is None or before.engine.generation != after.engine.generation:
+        return []
+    moves = []
+    for name, dial in after.dials.items():
+        former = before.dials.get(name)
+        if former is not None and former.value != dial.value:
+            told = dial.since if dial.since is not None and before.at <= dial.since <= after.at else after.at
+            moves.append(DialMove(name, former.value, dial.value, told, dial.who))
+    return moves
 
 
 def _from_history(history: History) -> dict[str, Series]:

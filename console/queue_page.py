@@ -75,6 +75,8 @@ def _alarms(state: State, snapshot: Snapshot, desk: Desk, width: int) -> list[Li
         rows += [line("    ", part) for part in wrapped(f"{means} {remedy}".strip(), width - 5)]
     listed = desk.listed.requests if desk.listed is not None else []
     ill = [row for row in listed if row.trouble]
+    if not ill and snapshot.queue.stalled and snapshot.queue.stalled_text:
+        rows += [line("    ", part) for part in wrapped(snapshot.queue.stalled_text, width - 5)[:ALARM_ROWS]]
     if ill:
         others = f" (and {len(ill) - 1} more, marked ▲)" if len(ill) > 1 else ""
         told = f"{clip(fmt.clean(ill[0].id), 24)}  {fmt.clean(ill[0].trouble or '')}{others}"

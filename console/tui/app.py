@@ -84,6 +84,18 @@ def _queue() -> Screen[None]:
     return QueueScreen()
 
 
+def _speculation() -> Screen[None]:
+    from console.tui.screens.speculation import SpeculationScreen
+
+    return SpeculationScreen()
+
+
+def _dials() -> Screen[None]:
+    from console.tui.screens.dials import DialsScreen
+
+    return DialsScreen()
+
+
 def _profiles() -> Screen[None]:
     from console.tui.screens.profiles import ProfilesScreen
 
@@ -99,6 +111,8 @@ class ConsoleApp(App[int]):
         "overview": OverviewScreen,
         "kv": _kv,
         "queue": _queue,
+        "speculation": _speculation,
+        "dials": _dials,
         "profiles": _profiles,
         "events": EventsScreen,
     }
@@ -208,6 +222,15 @@ class ConsoleApp(App[int]):
     def action_screen(self, name: str) -> None:
         self.switch_mode(name)
         self.call_after_refresh(self.draw)
+
+    def propose_dial(self, dial: str, value: int, reason: str, for_s: float | None) -> None:
+        """Go to the dials with a change to be agreed to."""
+        from console.tui.screens.dials import DialsScreen
+
+        self.action_screen("dials")
+        page = self.screen
+        assert isinstance(page, DialsScreen)
+        page.propose(dial, value, reason, for_s)
 
     def action_leave(self) -> None:
         self.action_screen("overview")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
 
-from console.consequence import METHOD_ABORT, METHOD_CANCEL, METHOD_RESTART, METHOD_STOP, METHOD_SWITCH
+from console.consequence import METHOD_ABORT, METHOD_CANCEL, METHOD_DIALS, METHOD_RESTART, METHOD_STOP, METHOD_SWITCH
 from engine_host.protocol.methods import METHODS, Risk
 
 
@@ -56,11 +56,16 @@ _ON_GONE = frozenset({"queue.gone", "queue.gone_filtered"})
 _ON_FILTERED = frozenset({"queue.one_filtered", "queue.gone_filtered", "queue.none_match"})
 _ON_REQUESTS = _ON_REQUEST | _ON_FILTERED | {"queue.gone", "queue.none"}
 _ON_DETAIL = frozenset({"queue.detail", "queue.detail_gone"})
+_ON_APPLY, _ON_TRY = frozenset({"speculation.apply"}), frozenset({"speculation.try"})
+_ON_SPECULATION = _ON_APPLY | _ON_TRY | {"speculation"}
+_ON_STILL = frozenset({"dials.still", "dials.moved"})
+_ON_PENDING = frozenset({"dials.pending"})
+_ON_DIALS = _ON_STILL | _ON_PENDING
 _BELOW_LIST = frozenset(
     f"profiles.{view}" for view in ("diff", "same", "forecast", "waiting", "refused", "outdated", "switch")
 )
-_ON_ROWS = _ON_LIST | _BELOW_LIST | _ON_REQUESTS | _ON_DETAIL
-OWN_WAY_BACK = _BELOW_LIST | _ON_FILTERED | _ON_DETAIL
+_ON_ROWS = _ON_LIST | _BELOW_LIST | _ON_REQUESTS | _ON_DETAIL | _ON_STILL
+OWN_WAY_BACK = _BELOW_LIST | _ON_FILTERED | _ON_DETAIL | _ON_PENDING
 """Places with a way back of their own, so that the general one is not told of."""
 
 ACTIONS: tuple[Action, ...] = (
@@ -68,8 +73,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("screen('overview')", "1", "1", "overview", "the whole host on one page"),
     Action("screen('kv')", "2", "2", "kv", "the KV cache: how full, for how long, by what"),
     Action("screen('queue')", "3", "3", "queue", "every request; what hangs, what is stuck; end one"),
+    Action("screen('speculation')", "4", "4", "spec", "speculation: acceptance by window and position, which K"),
     Action("screen('profiles')", "5", "5", "profiles", "compare profiles, switch to another"),
     Action("screen('events')", "7", "7", "events", "what happened, newest first"),
+    Action("screen('dials')", "8", "8", "dials", "live limits of the scheduler, and what moving one did"),
     Action("freeze", "p", "p", "freeze", "hold the page still, or let it go on; the host runs on"),
     Action("leave", "escape", "esc", "back", "one step back, at last to the overview", in_footer=False),
     Action("move(1)", "down,j", "↓", "older", "one event further back", screens=_ON_EVENTS),
@@ -97,6 +104,18 @@ ACTIONS: tuple[Action, ...] = (
     Action("back", "escape", "esc", "all", "no filter any more", screens=_ON_FILTERED),
     Action("back", "escape,left", "esc", "list", "back to the list", screens=_ON_DETAIL),
     Action("drop_filter", "escape", "esc", "all", "no filter", screens=frozenset({"queue.typing"})),
+    Action("apply", "a", "a", "apply", "propose the K that is recommended", METHOD_DIALS, _ON_APPLY),
+    Action("apply", "a", "a", "try", "propose the K that is to be measured", METHOD_DIALS, _ON_TRY),
+    Action("app.screen('dials')", "d", "d", "dials", "where K is set, as 8", screens=_ON_SPECULATION, in_footer=False),
+    Action("nudge(1)", "plus,equals_sign,right", "+", "more", "one step up; enter sets it", METHOD_DIALS, _ON_DIALS),
+    Action("nudge(-1)", "minus,left", "-", "less", "one step down; enter sets it", METHOD_DIALS, _ON_DIALS),
+    Action("type_value", "enter", "enter", "value", "type a value", METHOD_DIALS, _ON_STILL),
+    Action("send", "enter", "enter", "set it", "have the scheduler go by it", METHOD_DIALS, _ON_PENDING),
+    Action("lasting", "t", "t", "for how long", "after which the former value returns", METHOD_DIALS, _ON_PENDING),
+    Action("drop", "escape", "esc", "leave it", "change nothing", screens=_ON_PENDING),
+    Action("revert", "u", "u", "revert", "undo the last move; asks first", METHOD_DIALS, frozenset({"dials.moved"})),
+    Action("reset", "r", "r", "start value", "back to what it was started with", METHOD_DIALS, _ON_STILL),
+    Action("stop_typing", "escape", "esc", "leave it", "change nothing", screens=frozenset({"dials.typing"})),
     Action("back", "escape", "esc", "back", "one step back", screens=_BELOW_LIST),
     Action(
         "compare",

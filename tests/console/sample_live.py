@@ -7,7 +7,16 @@ from typing import Any
 import msgspec
 
 from engine_host.protocol.methods import KvHolder, KvMap, RequestList, RequestRow
-from engine_host.protocol.snapshot import Blocks, Kv, Snapshot
+from engine_host.protocol.snapshot import (
+    Blocks,
+    Choice,
+    Dial,
+    Kv,
+    Recommendation,
+    Snapshot,
+    Speculation,
+    SpeculationWindow,
+)
 from tests.console import sample
 
 NO_SCHEDULER = "vLLM 0.40.1 is newer than what the scheduler inside is known to work with (0.26 to 0.33)"
@@ -57,9 +66,9 @@ def live(**changes: Any) -> Snapshot:
             capacity_tokens=966_592,
             internal_waste=0.0312,
             longest_requests=29.5,
-            full_in_s=None,
-            full_rate_window_s=30.0,
         ),
+        speculation=speculation(),
+        dials=dials(),
     )
     return msgspec.structs.replace(whole, **changes)
 
@@ -68,7 +77,9 @@ def filling() -> Snapshot:
     """Full in 40 s."""
     base = live()
     blocks = Blocks(total=BLOCKS, active=56_900, shared=3_624, cached=1_200, free=2_312)
-    return live(kv=msgspec.structs.replace(base.kv, usage=0.942, blocks=blocks, full_in_s=40.0))
+    return live(
+        kv=msgspec.structs.replace(base.kv, usage=0.942, blocks=blocks, full_in_s=40.0, full_rate_window_s=30.0)
+    )
 
 
 def small_cache() -> Snapshot:
@@ -158,3 +169,122 @@ def hung() -> Snapshot:
     """With the scheduler inside, which tells nothing new any more."""
     found = sample.hung()
     return live(queue=found.queue, engine=found.engine)
+
+
+ACCEPTED = (0.88, 0.79, 0.70, 0.61, 0.55)
+"""By position, in a minute."""
+
+CHOICES = (
+    (1.00, 17.1),
+    (1.88, 18.9),
+    (2.67, 20.4),
+    (3.37, 22.2),
+    (3.98, 27.9),
+    (4.53, 33.5),
+    (4.91, 39.0),
+    (5.12, 44.8),
+    (5.24, 50.3),
+)
+"""By K: tokens and ms a step. K 3 gives most: later ones are seldom kept, and at 37 requests no longer for free."""
+
+
+def window(factor: float, seconds: float) -> SpeculationWindow:
+    return SpeculationWindow(
+        drafts=int(560 * seconds),
+        acceptance_rate=0.712 * factor,
+        mean_acceptance_length=1 + 2.93 * factor,
+        per_position=[rate * factor for rate in ACCEPTED],
+        drafted_per_s=2_730.0,
+        accepted_per_s=1_944.0 * factor,
+    )
+
+
+def choices() -> list[Choice]:
+    return [
+        Choice(k=k, tokens_per_step=tokens, step_s=ms / 1e3, is_measured=k in {0, 3, 5}, tokens_per_s=tokens / ms * 1e3)
+        for k, (tokens, ms) in enumerate(CHOICES)
+    ]
+
+
+def recommendation(**changes: Any) -> Recommendation:
+    whole = Recommendation(
+        k=3,
+        text="K 3 gives 1.12 times the tokens/s of K 5 at 37 requests: 3.37 tokens in 22.2 ms a step, against 4.53 in "
+        "33.5 ms.",
+        concurrency=37,
+        gain=1.12,
+        choices=choices(),
+    )
+    return msgspec.structs.replace(whole, **changes)
+
+
+def trial() -> Recommendation:
+    """Not enough is known; another K has to be measured first."""
+    return Recommendation(
+        text="not known yet: at 37 requests only K 5 has been measured in the last 5 minutes, so what a draft token "
+        "costs is unknown. Run K 2 for 30 s.",
+        concurrency=37,
+        try_k=2,
+        try_s=30,
+    )
+
+
+def speculation(**changes: Any) -> Speculation:
+    whole = msgspec.structs.replace(
+        sample.serving().speculation,
+        k_max=8,
+        estimated_speedup=2.31,
+        windows={"10s": window(0.97, 10), "1m": window(1.0, 60), "5m": window(1.04, 300)},
+        recommendation=recommendation(),
+    )
+    return msgspec.structs.replace(whole, **changes)
+
+
+def dials(**changes: Dial) -> dict[str, Dial]:
+    """One stands as it was started, one was set for a while, one for good."""
+    whole = {
+        "max_active_seqs": Dial(
+            value=64,
+            low=1,
+            high=256,
+            start=256,
+            reason="batch job tonight",
+            who="maria",
+            since=sample.AT - 300,
+            until=sample.AT + 482,
+        ),
+        "max_scheduled_tokens": Dial(value=8_192, low=16, high=8_192, start=8_192),
+        "speculative_tokens": Dial(value=5, low=0, high=8, start=8, who="ops", since=sample.AT - 3_000),
+    }
+    return {**whole, **changes}
+
+
+def later(
+    seconds: float,
+    *,
+    k: int = 5,
+    moved_at: float = 0.0,
+    tokens_per_s: float = 2_140.0,
+    running: int = 37,
+    **changes: Any,
+) -> Snapshot:
+    """`seconds` after the fixed moment; K was moved `moved_at` after it."""
+    base = live()
+    replace = msgspec.structs.replace
+    since = sample.AT + moved_at if k != 5 else sample.AT - 3_000
+    dial = replace(base.dials["speculative_tokens"], value=k, since=since)
+    whole = live(
+        dials=dials(speculative_tokens=dial),
+        speculation=replace(base.speculation, k=k),
+        throughput=replace(base.throughput, generation_tokens_per_s=tokens_per_s),
+        queue=replace(base.queue, running=running),
+        at=sample.AT + seconds,
+        seq=100 + int(seconds),
+    )
+    return replace(whole, **changes)
+
+
+def no_scheduler() -> Snapshot:
+    """As the host tells it of a vLLM that it does not know from inside."""
+    base = sample.serving()
+    return sample.serving(engine=msgspec.structs.replace(base.engine, live_unavailable_reason=NO_SCHEDULER))

@@ -112,7 +112,7 @@ def test_the_figures_name_what_they_are_of():
         "3.12 %   of the room in held blocks holds no token",
         "hit rate  41.2 %   of  589k prompt tokens looked up  (1 min)",
         "966,592 tokens: 29.5 requests of the longest length, 32,768",
-        "does not fill  (30 s)",
+        "does not fill now",
         "blocks of 16 tokens",
         "chatcmpl-000000000000",
         "2,048 blocks  3.39 %",
@@ -221,7 +221,7 @@ async def test_a_host_that_knows_no_map_says_so_and_the_figures_stay():
         await pilot.press("2")
         await pilot.pause()
         assert "× block map: kv.map: no such method" in text_of(running)
-        assert "does not fill" in text_of(running)
+        assert "does not fill now" in text_of(running)
 
 
 async def test_another_host_process_has_another_map():

@@ -238,6 +238,13 @@ def test_a_stuck_queue_is_not_idle_and_says_which_request_is_in_the_way():
     assert "its prompt has 3,104 tokens, the KV cache holds 2,144; it can never be scheduled" in text
 
 
+def test_until_the_list_is_there_the_host_says_which_request_is_stuck():
+    base = sample_live.stuck()
+    blamed = "the request cmpl-1 can never be scheduled: its prompt has 3,104 tokens, the KV cache holds 2,144"
+    queue = msgspec.structs.replace(base.queue, stalled_text=blamed)
+    assert blamed in " ".join(page(Desk(), sample_live.live(queue=queue)).split())
+
+
 def test_who_may_not_act_is_told_what_it_needs():
     text = " ".join(page(*SCENES["hung"], role=Role.OPERATOR).split())
     assert "To act needs the admin role." in text

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from console.model import Connecting, Disconnected
+from console.model import Connecting, Disconnected, SnapshotArrived
 from engine_host.protocol.methods import Role
 from engine_host.protocol.profiles import ProfileList
 from engine_host.protocol.switching import SwitchStatus
@@ -116,7 +116,7 @@ KV = {
     "busy": lambda: told(sample_live.live()),
     "filling": lambda: told(sample_live.filling()),
     "small_cache": lambda: told(sample_live.small_cache(), **{"kv.map": sample_live.small_map}),
-    "no_scheduler": lambda: told(sample.serving(), **{"kv.map": sample_live.no_kv_map}),
+    "no_scheduler": lambda: told(sample_live.no_scheduler(), **{"kv.map": sample_live.no_kv_map}),
     "dead": lambda: told(sample.dead()),
 }
 
@@ -127,10 +127,14 @@ def test_kv(snap_compare, scene, size):
     assert snap_compare(KV[scene](), terminal_size=size, press=["2"])
 
 
+UNKNOWN = {"requests.list": sample_live.no_scheduler_requests}
 QUEUE = {
     "busy": (lambda: told(sample_live.live()), ["3"]),
     "empty": (lambda: told(sample.idle_cpu(), **{"requests.list": sample_live.requests(0, 0)}), ["3"]),
-    "no_scheduler": (lambda: told(sample.serving(), **{"requests.list": sample_live.no_scheduler_requests}), ["3"]),
+    "no_scheduler": (
+        lambda: told(sample_live.no_scheduler(), **{"requests.list": sample_live.no_scheduler_requests}),
+        ["3"],
+    ),
     "hung": (lambda: told(sample_live.hung(), **{"requests.list": sample_live.hung_requests}), ["3"]),
     "stuck": (lambda: told(sample_live.stuck(), **{"requests.list": sample_live.stuck_requests}), ["3"]),
     "typing": (lambda: told(sample_live.live()), ["3", "slash", "7", "8"]),
@@ -145,4 +149,41 @@ QUEUE = {
 @pytest.mark.parametrize("scene", QUEUE)
 def test_queue(snap_compare, scene, size):
     make, keys = QUEUE[scene]
+    assert snap_compare(make(), terminal_size=size, press=keys)
+
+
+def dialled():
+    """K was moved from 5 to 3, and fewer tokens come since."""
+    moments = [
+        sample_live.later(
+            second, k=3 if second > 5 else 5, moved_at=5.5, tokens_per_s=1_650.0 if second > 15 else 2_140.0
+        )
+        for second in range(1, 19)
+    ]
+    return app(sample_live.live(), Role.ADMIN, *(SnapshotArrived(snapshot, NOW - 0.5) for snapshot in moments))
+
+
+TRIAL = sample_live.speculation(recommendation=sample_live.trial())
+
+TUNING = {
+    "speculation": (lambda: told(sample_live.live()), ["4"]),
+    "trial": (lambda: told(sample_live.live(speculation=TRIAL)), ["4"]),
+    "one_window": (lambda: told(sample.serving()), ["4"]),
+    "off": (lambda: told(sample.idle_cpu()), ["4"]),
+    "speculation_help": (lambda: told(sample_live.live()), ["4", "question_mark"]),
+    "dials": (lambda: told(sample_live.live()), ["8"]),
+    "no_dials": (lambda: told(sample_live.no_scheduler()), ["8"]),
+    "pending": (lambda: told(sample_live.live()), ["4", "a", "t"]),
+    "typing": (lambda: told(sample_live.live()), ["8", "enter", "9", "9", "9", "enter"]),
+    "slower": (dialled, ["8", "down", "down"]),
+    "dials_viewer": (lambda: told(sample_live.live(), Role.VIEWER), ["8"]),
+    "dials_dead": (lambda: told(sample.dead()), ["8"]),
+    "dials_help": (lambda: told(sample_live.live()), ["8", "question_mark"]),
+}
+
+
+@pytest.mark.parametrize("size", [*SIZES, (60, 16)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("scene", TUNING)
+def test_tuning(snap_compare, scene, size):
+    make, keys = TUNING[scene]
     assert snap_compare(make(), terminal_size=size, press=keys)

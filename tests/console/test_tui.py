@@ -89,7 +89,7 @@ async def test_only_screens_that_exist_are_offered():
         assert "5 profiles" in footer_of(pilot.app)
         assert "7 events" in footer_of(pilot.app)
         assert "1 overview" not in footer_of(pilot.app)
-        for key in "69":
+        for key in "69d":
             await pilot.press(key)
             assert isinstance(pilot.app.screen, OverviewScreen)
 
@@ -130,7 +130,7 @@ async def test_help_can_be_read_to_its_end_on_a_low_terminal_and_says_which_figu
 
 
 @pytest.mark.parametrize(
-    "place", sorted({place for action in ACTIONS for place in action.screens} | {"overview", "kv"})
+    "place", sorted({place for action in ACTIONS for place in action.screens} | {"overview", "kv", "dials.none"})
 )
 def test_no_help_text_is_cut_on_the_smallest_terminal(place):
     for role in Role:
