@@ -56,6 +56,8 @@ class Dials:
         self._settings: dict[DialName, Settings] = {}
         self._told: dict[DialName, int] = {}
         """What the scheduler was last told, and has applied unless the dial is among the `_unanswered`."""
+        self.version = 0
+        """Counts the changes, for whoever keeps what was read."""
         self._unanswered: set[DialName] = set()
         self._prepared: tuple[weakref.ref[Engine], dict[DialName, int]] | None = None
         """Weakly: an engine that then does not come to serve must not be kept in memory."""
@@ -126,6 +128,7 @@ class Dials:
             wanted = {name: settings.in_force(now).value for name, settings in planned.items()}
             fault = await self._tell(live, wanted)
             self._settings.update(planned)
+            self.version += 1
             self._woken.set()
             told = words.told(before, wanted, order)
             if fault is not None:
@@ -185,6 +188,7 @@ class Dials:
             fact = "the engine ended while it applied the dials; nothing is set"
             raise OperatorError(fact, "Look at them: vllm-console dial", exit_code=EXIT_FAILED)
         self._told.update(values)
+        self.version += 1
         if fault is None:
             self._unanswered.difference_update(values)
         else:
@@ -242,6 +246,7 @@ class Dials:
             self._told = {name: prepared.get(name, span.start) for name, span in live.ranges.items()}
             self._unanswered.clear()
         self._engine, self._profile = engine, profile
+        self.version += 1
         kind = "dials.kept" if is_same(former, profile) else "dials.reset"
         for text, severity in notes:
             self._on_event(kind, text, severity=severity)

@@ -58,6 +58,8 @@ class SnapshotTaker:
         self._kv_and_queue = KvAndQueue(store)
         self._advisor = SpeculationAdvisor(store.acceptance)
         self._last: Snapshot | None = None
+        self._versions = (0, 0)
+        """Of the state and the dials in it."""
         self._seq = 0
 
     def keep_up(self) -> None:
@@ -73,9 +75,11 @@ class SnapshotTaker:
     def take(self) -> Snapshot:
         """The newest snapshot, `age_s` set."""
         now = time.time()
-        last = self._last
-        if last is not None and 0 <= now - last.at < FRESH_S and last.state_version == self._lifecycle.state_version:
+        last, versions = self._last, (self._lifecycle.state_version, self._lifecycle.dials.version)
+        # Who was told that a change is in force finds it in force.
+        if last is not None and 0 <= now - last.at < FRESH_S and versions == self._versions:
             return msgspec.structs.replace(last, age_s=now - last.at)
+        self._versions = versions
         self._seq += 1
         self._last = self._take(now)
         return self._last
