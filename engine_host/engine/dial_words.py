@@ -58,6 +58,14 @@ class DialWords:
         return ", ".join(parts) + span + (f": {order.reason}" if order.reason else "")
 
 
+def setting_of(order: DialsSet, value: int | None, start: int, who: str, now: float, wall: float) -> Setting:
+    """What `order` makes of one dial that begins at `start`; `now` by the clock of `Settings`, `wall` as Unix time."""
+    if order.for_s is None:
+        return Setting(start) if value is None else Setting(value, who, order.reason, wall)
+    passing = start if value is None else value
+    return Setting(passing, who, order.reason, wall, ends=now + order.for_s, until=wall + order.for_s)
+
+
 def in_force_again(name: DialName, before: int, value: int, ended: Setting | None, *, is_late: bool) -> str:
     """A dial that has moved by itself: the setting that `ended`, or one that the scheduler has not answered to."""
     if is_late:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 
 from engine_host.engine.dial_moves import Note, is_same, moved, refuse_out_of_range, start_of
 from engine_host.engine.dial_settings import Setting, Settings
-from engine_host.engine.dial_words import DialWords, in_force_again
+from engine_host.engine.dial_words import DialWords, in_force_again, setting_of
 from engine_host.engine.host_state import EventSink
 from engine_host.engine.port import Engine, EngineStartError, LiveScheduler
 from engine_host.live.dial import DialName, DialRange
@@ -122,7 +122,9 @@ class Dials:
             self._refuse_stale(words.checked(order.expected or {}, is_range_checked=False), live)
             before, now = {name: self._value(name, live) for name in values}, self._clock()
             planned = {
-                name: self._settings[name].with_(self._setting(name, value, order, who))
+                name: self._settings[name].with_(
+                    setting_of(order, value, start_of(self._profile, name, live.ranges[name]), who, now, self._wall())
+                )
                 for name, value in values.items()
             }
             wanted = {name: settings.in_force(now).value for name, settings in planned.items()}
@@ -158,20 +160,6 @@ class Dials:
                     "look at it again, then decide anew: vllm-console dial",
                     exit_code=EXIT_REFUSED,
                 )
-
-    def _setting(self, name: DialName, value: int | None, order: DialsSet, who: str) -> Setting:
-        start = start_of(self._profile, name, self._live().ranges[name])
-        if order.for_s is None and value is None:
-            return Setting(start)
-        since = self._wall()
-        return Setting(
-            start if value is None else value,
-            who,
-            order.reason,
-            since,
-            ends=None if order.for_s is None else self._clock() + order.for_s,
-            until=None if order.for_s is None else since + order.for_s,
-        )
 
     async def _tell(self, live: LiveScheduler, values: Mapping[DialName, int]) -> str | None:
         """None once it has applied them; else why that is not known: it may still do it. Raises `OperatorError` when
