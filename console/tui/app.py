@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 from textual.app import App
 from textual.binding import BindingType
 from textual.events import Key
-from textual.screen import Screen
 from textual.worker import WorkerFailed
 
 from console import format as fmt
@@ -39,9 +38,8 @@ from console.model import (
 )
 from console.tui.keys import Action, action_for, bindings
 from console.tui.offers import answer, quitting, refusal
-from console.tui.screens.events import EventsScreen
+from console.tui.pages import PAGES
 from console.tui.screens.help import HelpScreen
-from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.page import Page
 from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.methods import METHODS, Applied, Risk
@@ -71,51 +69,12 @@ class Source(Protocol):
     async def call(self, method: str, type_: type[R], params: object, deadline_s: float) -> R: ...
 
 
-def _kv() -> Screen[None]:
-    """Imported when first asked for, like every page but the first: the overview must come up at once."""
-    from console.tui.screens.kv import KvScreen
-
-    return KvScreen()
-
-
-def _queue() -> Screen[None]:
-    from console.tui.screens.queue import QueueScreen
-
-    return QueueScreen()
-
-
-def _speculation() -> Screen[None]:
-    from console.tui.screens.speculation import SpeculationScreen
-
-    return SpeculationScreen()
-
-
-def _dials() -> Screen[None]:
-    from console.tui.screens.dials import DialsScreen
-
-    return DialsScreen()
-
-
-def _profiles() -> Screen[None]:
-    from console.tui.screens.profiles import ProfilesScreen
-
-    return ProfilesScreen()
-
-
 class ConsoleApp(App[int]):
     CSS_PATH = "theme.tcss"
     TITLE = "vllm-console"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = bindings()
-    MODES: ClassVar = {
-        "overview": OverviewScreen,
-        "kv": _kv,
-        "queue": _queue,
-        "speculation": _speculation,
-        "dials": _dials,
-        "profiles": _profiles,
-        "events": EventsScreen,
-    }
+    MODES: ClassVar = PAGES
     DEFAULT_MODE = "overview"
 
     def __init__(

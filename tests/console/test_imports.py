@@ -18,7 +18,13 @@ def loaded(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "code", ["import console.cli", "import console.tui.app, console.tui.screens.confirm, console.tui.screens.profiles"]
+    "code",
+    [
+        "import console.cli",
+        "import console.tui.app, console.tui.screens.confirm, console.tui.screens.profiles",
+        "import console.tui.screens.kv, console.tui.screens.queue, console.tui.screens.dials",
+        "import console.tui.screens.speculation",
+    ],
 )
 def test_the_console_needs_neither_vllm_nor_what_it_drags_in(code):
     assert not loaded(code) & set(HEAVY)
@@ -52,5 +58,8 @@ def test_the_overview_needs_no_list_widgets():
     assert not loaded("import console.tui.app") & {"textual.widgets._data_table", "httpx"}
 
 
+LATER = ("profiles", "confirm", "kv", "queue", "speculation", "dials", "entry", "events")
+
+
 def test_the_first_page_does_not_wait_for_the_screens_behind_it():
-    assert not loaded("import console.tui.app") & {"console.tui.screens.profiles", "console.tui.screens.confirm"}
+    assert not loaded("import console.tui.app") & {f"console.tui.screens.{name}" for name in LATER}

@@ -127,7 +127,6 @@ def test_kv(snap_compare, scene, size):
     assert snap_compare(KV[scene](), terminal_size=size, press=["2"])
 
 
-UNKNOWN = {"requests.list": sample_live.no_scheduler_requests}
 QUEUE = {
     "busy": (lambda: told(sample_live.live()), ["3"]),
     "empty": (lambda: told(sample.idle_cpu(), **{"requests.list": sample_live.requests(0, 0)}), ["3"]),

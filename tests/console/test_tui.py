@@ -12,6 +12,7 @@ from console.client import CallFailed, ConnectionLost, NoAnswer
 from console.lines import plain_text
 from console.model import Disconnected, EventArrived, SnapshotArrived
 from console.tui.keys import ACTIONS
+from console.tui.pages import PAGES
 from console.tui.screens.confirm import ConfirmScreen
 from console.tui.screens.events import EventsScreen
 from console.tui.screens.help import HelpScreen, help_page
@@ -81,6 +82,13 @@ async def test_screens_are_reached_by_number_and_left_with_escape():
         assert "restart refused" in text_of(pilot.app)
         await pilot.press("escape")
         assert isinstance(pilot.app.screen, OverviewScreen)
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_every_page_is_there_and_has_a_key(name):
+    page = PAGES[name]()
+    assert name == page.NAME
+    assert any(action.name == f"screen('{name}')" for action in ACTIONS)
 
 
 async def test_only_screens_that_exist_are_offered():
