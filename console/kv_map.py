@@ -6,6 +6,7 @@ The glyph alone tells the state, for terminals and eyes without colour; the tone
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from console.lines import Line, Piece, Tone, line
 
@@ -30,10 +31,12 @@ def cells_that_fit(width: int, rows: int) -> int:
     return max(1, min(MOST_CELLS, (width - INDENT) * rows))
 
 
-def look(blocks: Sequence[int]) -> int:
+@lru_cache(maxsize=1024)
+def look(blocks: tuple[int, int, int, int]) -> int:
     """What stands for a group of blocks, counted by state: free, cached, active, shared.
 
     Held is what half of the group or more is, shared what half of the held ones are; a single block is what it is.
+    Remembered, as thousands of groups are alike.
     """
     free, cached, active, shared = (max(0, count) for count in blocks)
     held = active + shared
@@ -44,7 +47,7 @@ def look(blocks: Sequence[int]) -> int:
     return SHARED if 2 * shared >= held else HELD
 
 
-def map_rows(cells: Sequence[Sequence[int]], width: int, rows: int) -> list[Line]:
+def map_rows(cells: Sequence[tuple[int, int, int, int]], width: int, rows: int) -> list[Line]:
     """At most `rows` lines of `width` cells."""
     each = max(1, width - INDENT)
     shown = [look(cell) for cell in cells[: each * rows]]
