@@ -13,7 +13,9 @@ import msgspec
 import psutil
 import pytest
 
+from console.consequence import FORECAST_DEADLINE_S
 from engine_host.preflight.config import ConfigFacts, Probed, probe_config
+from engine_host.preflight.preflight import DEADLINE_S
 from engine_host.protocol.events import Severity
 from tests.unit.preflight.facts import DEMO
 
@@ -98,6 +100,16 @@ async def test_the_profile_reaches_the_process_and_output_on_the_way_is_no_answe
     await probe(f"open({str(seen)!r}, 'w').write(sys.stdin.read())\nprint('{{}}')")
     request = msgspec.json.decode(seen.read_bytes())
     assert request["engine"] == ENGINE
+
+
+async def test_the_process_yields_to_the_engine_and_is_not_starved_by_it() -> None:
+    """At 10 it gets a tenth of a core that an engine keeps busy, and minutes pass before vLLM is imported."""
+    probed = await probe("json.load(sys.stdin)\nprint(json.dumps({'vllm_version': str(os.nice(0))}))")
+    assert 1 <= int(probed.answer.vllm_version or 0) - os.nice(0) <= 4
+
+
+def test_a_console_waits_longer_for_a_check_than_a_host() -> None:
+    assert FORECAST_DEADLINE_S > DEADLINE_S
 
 
 CHILDREN = """import subprocess
