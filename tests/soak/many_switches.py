@@ -113,7 +113,7 @@ def main() -> int:
         tempfile.TemporaryDirectory() as home,
         serving(Path(home), PROFILES / "a.toml", f"--profiles-dir={PROFILES}") as host,
     ):
-        wrong = verdict(*asyncio.run(run(host, max(WARM_UP + 2, arguments.switches))))
+        wrong = verdict(*asyncio.run(run(host, max(2 * WARM_UP, arguments.switches))))
     print("\n".join(wrong) or "nothing grew, nothing failed")
     return bool(wrong)
 
