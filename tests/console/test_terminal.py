@@ -109,7 +109,7 @@ async def test_the_first_data_is_on_screen_within_a_second(host, terminal, until
     began = time.monotonic()
     console = terminal("-t", str(host.path))
     await until(lambda: b"Qwen2.5-72B" in console.read())
-    assert time.monotonic() - began < 3.0
+    assert time.monotonic() - began < 5.0
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])

@@ -132,8 +132,8 @@ def group_of(pid: int) -> list[psutil.Process]:
 async def test_a_process_that_hangs_is_ended_at_the_deadline_with_its_children(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     began = time.monotonic()
-    probed = await probe(CHILDREN.format(file=str(file)), deadline_s=1.5)
-    assert time.monotonic() - began < 8
+    probed = await probe(CHILDREN.format(file=str(file)), deadline_s=3)
+    assert time.monotonic() - began < 20
     assert [finding.id for finding in probed.findings] == ["config.timeout"]
     await until(lambda: group_of(int(file.read_text())) == [])
 
