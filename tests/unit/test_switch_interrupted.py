@@ -61,7 +61,7 @@ async def test_a_stop_during_a_switch_ends_both(tmp_path: Path) -> None:
     await world.until_state(State.SERVING)
     under_way = asyncio.create_task(switch(world, tmp_path=tmp_path))
     await world.until(lambda: len(world.made) == 2)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await world.lifecycle.stop(30.0)
         await run
     with pytest.raises(OperatorError, match="the host is stopping"):
