@@ -29,7 +29,7 @@ from tests.e2e.conftest import PROFILES
 from tests.e2e.real_host import RealHost, serving
 
 CLIENTS = 8
-ANSWER_TOKENS = 900
+ANSWER_TOKENS = 400
 QUIET_S = 10.0
 """How long the streams are watched before each switch."""
 

@@ -38,6 +38,7 @@ class Request(msgspec.Struct):
     mm_features: Any = None
     lora_request: Any = None
     resumable: bool = False
+    cache_salt: str | None = None
 
 
 def request(name: str = "r", *, prompt: int = 10, **params: Any) -> Request:

@@ -280,3 +280,16 @@ async def test_an_overlap_that_fails_beside_an_engine_that_died_does_not_say_tha
         old.is_dead = True
         result = await switch(world, tmp_path=tmp_path, checked=Checked(fits_beside=True))
         assert "did not start beside a, which has died meanwhile: no room" in result.text
+
+
+async def test_a_cancel_while_the_new_engine_computes_ahead_leaves_the_old_one_as_it_was(tmp_path: Path) -> None:
+    stream = ScriptedStream("one")
+    old, new = ScriptedEngine(streams=[stream]), ScriptedEngine(ahead_hangs=True)
+    async with serving(old, new) as world:
+        under_way = asyncio.create_task(switch(world, tmp_path=tmp_path, checked=Checked(fits_beside=True)))
+        await world.until(lambda: new.computed_ahead_s is not None)
+        world.lifecycle.cancel_switch("maria")
+        result = await under_way
+        assert result.outcome is Outcome.CANCELLED
+        assert world.lifecycle.engine is old and old.streams == [stream]
+        assert new.stopped_with == [0.0] and old.has_metrics
