@@ -30,8 +30,8 @@ TEARDOWN_S = 60.0
 FIRST_START_S = 600.0
 """For a start that was never timed: the largest models load for minutes."""
 
-FORECAST_DEADLINE_S = 120.0
-"""The preflight builds vLLM's configuration and reads tokenizers; the first one on a cold disk takes a while."""
+FORECAST_DEADLINE_S = 330.0
+"""More than a host gives the processes that it asks (`engine_host.preflight`): its own word is better than none."""
 
 CANCEL_DEADLINE_S = TEARDOWN_S
 """Cancelling is answered once the engine that was being started is gone."""

@@ -16,6 +16,7 @@ import msgspec
 from console.client import NO_PARAMS, READ_DEADLINE_S, connected
 from console.commands.output import write_json
 from console.connect import resolve
+from console.consequence import FORECAST_DEADLINE_S
 from engine_host.profiles import Profile, ProfileDirectory, detail_of, diff_profiles, find_profile, load_profile
 from engine_host.profiles.shape_check import UNCHECKED, shape_check
 from engine_host.protocol.errors import EXIT_DONE, EXIT_INVALID, OperatorError
@@ -25,9 +26,6 @@ from engine_host.protocol.profiles import Finding, Preflight, ProfileDetail, Pro
 
 RUNNING = "running"
 """In place of a profile's name in `diff`: what the host's engine was started with."""
-
-CHECK_DEADLINE_S = 300.0
-"""A host that has not imported vLLM yet takes a minute for its first check, more on a busy machine."""
 
 R = TypeVar("R")
 
@@ -112,7 +110,7 @@ def _check(arguments: argparse.Namespace) -> int:
     names = arguments.names or _every_name(arguments)
     if _is_on_host(arguments):
         results = [
-            _ask(arguments, "profiles.check", Preflight, ProfileName(name=name), CHECK_DEADLINE_S) for name in names
+            _ask(arguments, "profiles.check", Preflight, ProfileName(name=name), FORECAST_DEADLINE_S) for name in names
         ]
     else:
         results = [_checked_here(name, arguments.profiles_dir) for name in names]

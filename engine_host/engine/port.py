@@ -230,6 +230,10 @@ class Engine(Protocol):
         accepts wait for `succeed`.
         """
 
+    async def compute_ahead(self, other: Engine, bound: Bound, timeout_s: float) -> int:
+        """Before it serves: compute what the requests of `other` hold that will be carried, so that `adopt` finds it in
+        the prefix cache. Returns for how many; 0 when it cannot. `other` goes on meanwhile. Raises nothing."""
+
     async def adopt(self, carried: Sequence[Any], error: str) -> list[Any]:
         """Go on with requests handed over by another engine; returns those that do. Those too long for this engine end
         with `error`. Raises `EngineStartError` when it fails meanwhile; then they can still go on in another one."""

@@ -5,7 +5,7 @@ touched before the preflight has passed; new requests wait at the gate; requests
 replayed; and whatever fails before the release brings the former profile back.
 
     reload:   preflight  hold  carry  stop  start  probe  release
-    overlap:  preflight  start  probe  hold  carry  release  stop
+    overlap:  preflight  start  probe  warm  hold  carry  release  stop
     live:     preflight  release
 
 Until the old engine has handed over its requests a switch can be cancelled; from then on it goes forward or is rolled
@@ -37,7 +37,10 @@ logger = logging.getLogger(__name__)
 
 PROBE_S = 60.0
 """What the first token of a new engine may take; the first one compiles and captures on some platforms."""
-_STOP_S = 1.0
+AHEAD_S = 30.0
+"""What an engine that has started beside another one gets to compute ahead what it will take over; the other serves on
+meanwhile."""
+_STOP_S = 0.3
 """What an engine that has handed over its requests gets to end by itself; it holds nothing that a kill would lose,
 and vLLM's own wait for its workers would be 5 to 10 s of silence for every stream."""
 
@@ -154,6 +157,7 @@ class Switch:
             self.deck.keep(self.order.who)
             return self._result(Outcome.ROLLED_BACK, text, error.lines)
         try:
+            await self._compute_ahead(new, old, plan.bound)
             await self._hold_and_carry(old, plan.bound)
         except (Cancelled, Interrupted):
             await new.stop(0.0)
@@ -240,6 +244,12 @@ class Switch:
         with self.timeline.phase(PhaseName.PROBE):
             await self.deck.probe(engine, PROBE_S, cancel)
         return engine
+
+    async def _compute_ahead(self, new: Engine, old: Engine, bound: Bound) -> None:
+        with self.timeline.phase(PhaseName.WARM):
+            ahead = new.compute_ahead(old, bound, AHEAD_S)
+            count = await self.deck.uninterrupted(ahead, self.cancel)
+            self.timeline.note(f"{count} computed ahead" if count else "nothing to compute ahead")
 
     async def _hold_and_carry(self, old: Engine, bound: Bound) -> None:
         with self.timeline.phase(PhaseName.HOLD):

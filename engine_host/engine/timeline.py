@@ -17,8 +17,8 @@ ORDER: Mapping[Tier, tuple[PhaseName, ...]] = {
     Tier.NONE: (PhaseName.PREFLIGHT,),
     Tier.LIVE: (PhaseName.PREFLIGHT, PhaseName.RELEASE),
     Tier.OVERLAP: (
-        *(PhaseName.PREFLIGHT, PhaseName.START, PhaseName.PROBE, PhaseName.HOLD, PhaseName.CARRY),
-        *(PhaseName.RELEASE, PhaseName.STOP),
+        *(PhaseName.PREFLIGHT, PhaseName.START, PhaseName.PROBE, PhaseName.WARM, PhaseName.HOLD),
+        *(PhaseName.CARRY, PhaseName.RELEASE, PhaseName.STOP),
     ),
     Tier.RELOAD: (
         *(PhaseName.PREFLIGHT, PhaseName.HOLD, PhaseName.CARRY, PhaseName.STOP, PhaseName.START),

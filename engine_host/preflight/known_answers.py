@@ -1,8 +1,8 @@
 """Answers that earlier checks got from other processes, so that the same question starts none again.
 
-Importing vLLM takes 5 s of CPU, 30 s beside an engine that needs the cores, and a switch back and forth asks the same
-every time. Only answers that last are kept: what went wrong may heal, and what must be measured is not asked here. Kept
-in the state directory as well, for the host's next life.
+Importing vLLM takes 5 s of CPU, 20 s and more beside an engine that needs the cores, and a switch back and forth asks
+the same every time. Only answers that last are kept: what went wrong may heal, and what must be measured is not asked
+here. Kept in the state directory as well, for the host's next life.
 """
 
 from __future__ import annotations

@@ -40,8 +40,10 @@ from .tokenizers import Party
 
 log = logging.getLogger(__name__)
 
-DEADLINE_S = 120.0
-"""For the whole: a configuration takes about 10 s, more when a model's own code is imported."""
+DEADLINE_S = 300.0
+"""For what other processes answer: a configuration takes about 10 s, a minute where engines keep every core busy or
+the disk is cold, more when a model's own code is imported. A check under way is shown with its time and can be
+cancelled, so a late answer is better than a switch refused for the want of it."""
 
 DEVICES_S = 5.0
 """NVML hangs for ever on a GPU that has fallen off the bus."""

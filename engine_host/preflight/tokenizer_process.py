@@ -17,9 +17,6 @@ from engine_host.protocol.profiles import Finding
 from .tokenizers import Party, check_alone, compare, compare_sizes
 from .tokens import TokenizerError, Tokens, read_tokens
 
-_NICENESS = 10
-"""The running engine comes first."""
-
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     target: Party
@@ -43,7 +40,6 @@ def main() -> int:
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
     # Outlives no host: the default action ends the process even while it hangs in native code.
     signal.alarm(int(request.deadline_s) + 5)
-    os.nice(_NICENESS)
     with answer_to:
         answer_to.write(msgspec.json.encode(answer(request)))
     return 0

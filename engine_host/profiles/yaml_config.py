@@ -13,7 +13,7 @@ import yaml
 
 from engine_host.profiles.arguments import catalogue
 from engine_host.profiles.imported import OWN_COMMENT, Imported
-from engine_host.profiles.older_names import OLDER
+from engine_host.profiles.older_names import ENVIRONMENT, OLDER
 from engine_host.protocol.errors import OperatorError
 
 _SOURCE = "YAML"
@@ -44,6 +44,10 @@ def _mapping(text: str) -> Mapping[Any, Any]:
 
 def _put(key: str, value: Any, into: Imported) -> None:
     plain = key.strip().lstrip("-")
+    if translated := ENVIRONMENT.get(plain):
+        into.notice(f"{key}: {translated[1]}")
+        into.put(key, translated[0], value, _SOURCE)
+        return
     head, dot, inner = plain.partition(".")
     name = head.replace("-", "_")
     known = catalogue()

@@ -10,7 +10,7 @@ from .profiles import Finding, KeyChange, Tier
 
 
 class PhaseName(StrEnum):
-    """In the order of a reload; an overlap starts and probes before it carries."""
+    """In the order of a reload; an overlap starts, probes and warms before it holds and carries."""
 
     PREFLIGHT = "preflight"
     HOLD = "hold"
@@ -18,6 +18,8 @@ class PhaseName(StrEnum):
     STOP = "stop"
     START = "start"
     PROBE = "probe"
+    WARM = "warm"
+    """Computing ahead what will be carried."""
     RELEASE = "release"
     ROLLBACK = "rollback"
 

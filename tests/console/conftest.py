@@ -13,7 +13,7 @@ from tests.console.scripted_host import ScriptedHost, scripted_host
 
 Until = Callable[[Callable[[], object]], Awaitable[None]]
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 """For conditions that hold within milliseconds on an idle machine; generous for a busy one."""
 
 

@@ -1,7 +1,11 @@
 """The hot switch on real vLLM under load: no request fails, carried answers are the same, failures roll back.
 
-One host lives through all tests of this module, in the order of the file; an engine start costs more than what is asked
-of it, so several promises share a switch.
+One host lives through all tests of this module; an engine start costs more than what is asked of it, so several
+promises share a switch. The order of the file spares switches: each test begins on the profile that the one before it
+leaves, and goes there first when it does not find it.
+
+No test depends on how fast the machine is. What is to be in flight when a switch takes the requests is long, the switch
+is asked for at the socket, and its check is known by then.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -32,8 +37,8 @@ PEOPLE = {
         "name": "people",
         "schema": {
             "type": "array",
-            "minItems": 40,
-            "maxItems": 40,
+            "minItems": 15,
+            "maxItems": 15,
             "items": {
                 "type": "object",
                 "properties": {"name": {"enum": ["Ada", "Grace", "Alan"]}, "age": {"enum": [20, 30, 40]}},
@@ -43,7 +48,7 @@ PEOPLE = {
         },
     },
 }
-"""An answer of several hundred tokens, whatever the model would like to say."""
+"""An answer of some two hundred tokens, whatever the model would like to say."""
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +56,9 @@ def host(tmp_path_factory: pytest.TempPathFactory, model: None) -> Iterator[Real
     home = tmp_path_factory.mktemp("switch")
     os.environ["VLLM_CONSOLE_TEST_BROKEN_MODEL"] = str(broken_model(home / "broken-model"))
     with serving(home, PROFILES / "a.toml", f"--profiles-dir={PROFILES}") as real:
+        with ThreadPoolExecutor(max_workers=2) as threads:
+            forecasts = list(threads.map(real.foresee, ["b", "drafts", "oom", "dies", "noprobe", "hangs", "badmodel"]))
+        assert all(forecast["ok"] for forecast in forecasts), forecasts
         yield real
 
 
@@ -64,7 +72,11 @@ def broken_model(path: Path) -> Path:
     return path
 
 
-def story(n: int, tokens: int) -> tuple[str, str, dict[str, Any]]:
+Request = tuple[str, str, dict[str, Any]]
+Told = tuple[Request, Seen]
+
+
+def story(n: int, tokens: int) -> Request:
     body = {"prompt": f"Tale {n}: once upon a time", "max_tokens": tokens, "ignore_eos": True, "stream": True}
     return "story", "/v1/completions", body
 
@@ -77,6 +89,12 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 
 async def switched(host: RealHost, name: str, *more: str) -> SwitchOutcome:
     return await asyncio.to_thread(host.switch, name, *more)
+
+
+async def on_profile(host: RealHost, name: str) -> None:
+    """Where the test begins, whatever became of the one before it."""
+    if host.status()["profile"]["name"] != name:
+        assert_switched(await asyncio.to_thread(host.switch_at_once, name), None)
 
 
 async def in_flight(host: RealHost, requests: int, having_generated: int = 1) -> None:
@@ -95,9 +113,36 @@ def failures(answers: list[Seen]) -> list[tuple[str, int, str | None]]:
     return [(seen.kind, seen.status, seen.error) for seen in answers if seen.status != 200 or seen.error]
 
 
-def assert_switched(outcome: SwitchOutcome, tier: str) -> None:
-    assert (outcome.exit_code, outcome.result.get("outcome")) == (0, "switched"), outcome
-    assert outcome.result["tier"] == tier
+@asynccontextmanager
+async def storytellers(host: RealHost, *, until_left: bool = True) -> AsyncIterator[list[asyncio.Task[list[Told]]]]:
+    """Four clients that ask for one story after the other until the block is left, and hear the last one out; or for
+    one story each."""
+    is_over = asyncio.Event()
+    if not until_left:
+        is_over.set()
+
+    async def stories(http: httpx.AsyncClient, client: int) -> list[Told]:
+        told: list[Told] = []
+        for number in itertools.count():
+            request = story(10 * client + number, 300)
+            told.append((request, await ask(http, host.url, *request)))
+            if is_over.is_set() or failures([told[-1][1]]):
+                return told
+        raise AssertionError
+
+    async with client() as http:
+        load = [asyncio.create_task(stories(http, number)) for number in range(4)]
+        await in_flight(host, 4)
+        try:
+            yield load
+        finally:
+            is_over.set()
+            await asyncio.gather(*load)
+
+
+def assert_switched(result: dict[str, Any], tier: str | None) -> None:
+    assert result.get("outcome") == "switched", result
+    assert tier is None or result["tier"] == tier
 
 
 def test_a_dry_run_checks_and_forecasts_and_touches_nothing(host: RealHost) -> None:
@@ -114,18 +159,20 @@ def test_a_dry_run_checks_and_forecasts_and_touches_nothing(host: RealHost) -> N
 
 
 async def test_forty_mixed_requests_survive_a_switch_there_and_back(host: RealHost) -> None:
-    requests = mixed(120)
+    await on_profile(host, "a")
+    requests = mixed(64)
     async with client() as http:
         unswitched = await ask_all(host.url, requests, http)
         assert not failures(unswitched)
         load = asyncio.create_task(ask_all(host.url, requests, http))
         await in_flight(host, 40, having_generated=100)
-        there = await switched(host, "b", "--tier", "reload")
+        there = await asyncio.to_thread(host.switch_at_once, "b", "reload")
         back = await switched(host, "a", "--tier", "reload")
         seen = await load
     assert_switched(there, "reload")
-    assert_switched(back, "reload")
-    assert there.result["carried"] >= 20, there.result
+    assert there["carried"] >= 20, there
+    assert_switched(back.result, "reload")
+    assert back.exit_code == 0, back
     assert not failures(seen)
     for before, after in zip(unswitched, seen, strict=True):
         assert after.content == before.content, after.kind
@@ -138,12 +185,13 @@ async def test_each_class_of_request_that_cannot_be_carried_is_replayed_or_ends_
     host: RealHost,
 ) -> None:
     """With a drain time too short for any of them."""
-    chat = [{"role": "user", "content": "List forty people as JSON."}]
-    grammar = {"messages": chat, "max_tokens": 900, "response_format": PEOPLE}
-    counted = {"prompt": "Song: la la la", "max_tokens": 300, "ignore_eos": True, "presence_penalty": 0.4}
-    seeded = {"prompt": "Dream: I saw", "max_tokens": 300, "ignore_eos": True, "temperature": 0.8, "seed": 7}
-    worded = {"prompt": "Fable: the fox", "max_tokens": 300, "ignore_eos": True, "bad_words": ["dog"]}
-    echoed = {"prompt": "Once upon a time", "max_tokens": 300, "ignore_eos": True, "prompt_logprobs": 1}
+    await on_profile(host, "a")
+    chat = [{"role": "user", "content": "List fifteen people as JSON."}]
+    grammar = {"messages": chat, "max_tokens": 400, "response_format": PEOPLE}
+    counted = {"prompt": "Song: la la la", "max_tokens": 200, "ignore_eos": True, "presence_penalty": 0.4}
+    seeded = {"prompt": "Dream: I saw", "max_tokens": 200, "ignore_eos": True, "temperature": 0.8, "seed": 7}
+    worded = {"prompt": "Fable: the fox", "max_tokens": 200, "ignore_eos": True, "bad_words": ["dog"]}
+    echoed = {"prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": True, "prompt_logprobs": 1}
     classes = [
         ("grammar", "/v1/chat/completions", grammar),
         ("penalty", "/v1/completions", counted),
@@ -157,88 +205,82 @@ async def test_each_class_of_request_that_cannot_be_carried_is_replayed_or_ends_
         unswitched = await ask_all(host.url, whole, http)
         load = asyncio.create_task(ask_all(host.url, [*whole, *streamed], http))
         await in_flight(host, 9, having_generated=40)
-        under_way = asyncio.create_task(switched(host, "b", "--tier", "reload", "--drain", "1"))
+        under_way = asyncio.create_task(asyncio.to_thread(host.switch_at_once, "b", "reload", 0.3))
 
         # Meanwhile: those who arrive wait, one of them leaves, and a second operator hears who switches.
-        await asyncio.to_thread(until, lambda: host.switch_phase() == "start", 120, "the new engine starting")
+        await asyncio.to_thread(until, lambda: host.switch_phase() == "start", 60, "the new engine starting")
+        second = asyncio.create_task(switched(host, "a"))
+        shown = asyncio.create_task(asyncio.to_thread(host.console, "status"))
         late = [asyncio.create_task(ask(http, host.url, "late", "/v1/completions", late_body)) for _ in range(5)]
         leaves = asyncio.create_task(ask(http, host.url, "leaves", "/v1/completions", late_body))
         await asyncio.to_thread(until, lambda: host.status()["queue"]["held"] == 6, 30, "six held")
         leaves.cancel()
         await asyncio.to_thread(until, lambda: host.status()["queue"]["held"] == 5, 30, "one forgotten")
-        second = await switched(host, "a")
-        shown = await asyncio.to_thread(host.console, "status")
 
-        outcome, seen, waited = await under_way, await load, await asyncio.gather(*late)
-    assert_switched(outcome, "reload")
+        refused, status = await second, await shown
+        result, seen, waited = await under_way, await load, await asyncio.gather(*late)
+    assert_switched(result, "reload")
     replayed, cut_off = seen[: len(whole)], seen[len(whole) :]
-    assert outcome.result["replayed"] == len(whole), outcome.result
+    assert result["replayed"] == len(whole), result
     assert not failures(replayed)
     for before, after in zip(unswitched, replayed, strict=True):
         assert after.content == before.content, after.kind
     for stream in cut_off:
         assert stream.status == 200 and stream.texts, stream.kind
         assert "could not go on in the new engine" in (stream.error or ""), stream
-    assert second.exit_code == 4 and "switching a → b since" in second.stderr
-    assert "SWITCHING" in shown.stdout
+    assert refused.exit_code == 4 and "switching a → b since" in refused.stderr
+    assert "SWITCHING" in status.stdout
     for answer in waited:
         assert answer.status == 200 and "Paris" in answer.texts[0]
-    assert outcome.result["held"] == 6
+    assert result["held"] == 6
 
 
 async def test_a_request_that_cannot_be_carried_finishes_within_the_drain_time(host: RealHost) -> None:
     """A stream with a grammar, in the middle of its answer; a stream that can be carried goes on meanwhile."""
-    chat = [{"role": "user", "content": "List forty people as JSON."}]
-    grammar = {"messages": chat, "max_tokens": 900, "response_format": PEOPLE, "stream": True}
+    await on_profile(host, "b")
+    chat = [{"role": "user", "content": "List fifteen people as JSON."}]
+    grammar = {"messages": chat, "max_tokens": 400, "response_format": PEOPLE, "stream": True}
     async with client() as http:
-        load = asyncio.create_task(
-            ask_all(host.url, [("grammar", "/v1/chat/completions", grammar), story(1, 950)], http)
-        )
+        requests = [("grammar", "/v1/chat/completions", grammar), story(1, 500)]
+        load = asyncio.create_task(ask_all(host.url, requests, http))
         await in_flight(host, 2, having_generated=20)
-        outcome = await switched(host, "a", "--tier", "reload", "--drain", "100")
+        result = await asyncio.to_thread(host.switch_at_once, "a", "reload", 200)
         people, tale = await load
-    assert_switched(outcome, "reload")
-    assert (outcome.result["drained"], outcome.result["carried"]) == (1, 1), outcome.result
+    assert_switched(result, "reload")
+    assert (result["drained"], result["carried"]) == (1, 1), result
     assert (people.status, people.error) == (200, None)
-    assert len(json.loads(people.texts[0])) == 40
-    assert (tale.status, tale.error, tale.usage["completion_tokens"]) == (200, None, 950)
+    assert len(json.loads(people.texts[0])) == 15
+    assert (tale.status, tale.error, tale.usage["completion_tokens"]) == (200, None, 500)
 
 
 async def test_running_streams_go_over_to_an_engine_that_started_beside_theirs(host: RealHost) -> None:
     """The old engine answers one story after another while the new one starts; the last of each client go over."""
-    is_switched = asyncio.Event()
-
-    async def stories(http: httpx.AsyncClient, client: int) -> tuple[tuple[str, str, dict[str, Any]], Seen]:
-        for number in itertools.count():
-            request = story(10 * client + number, 300)
-            seen = await ask(http, host.url, *request)
-            if is_switched.is_set() or failures([seen]):
-                break
-        return request, seen
-
+    await on_profile(host, "a")
+    async with storytellers(host) as load:
+        result = await asyncio.to_thread(host.switch_at_once, "drafts", "overlap")
+    told = [task.result() for task in load]
+    requests, last = zip(*(stories[-1] for stories in told), strict=True)
     async with client() as http:
-        load = [asyncio.create_task(stories(http, number)) for number in range(4)]
-        await in_flight(host, 4)
-        outcome = await switched(host, "drafts", "--tier", "overlap")
-        is_switched.set()
-        requests, seen = zip(*await asyncio.gather(*load), strict=True)
         unswitched = await ask_all(host.url, list(requests), http)
-    assert_switched(outcome, "overlap")
-    assert not failures([*seen, *unswitched])
-    assert outcome.result["carried"] >= 3, outcome.result
-    assert outcome.result["gap_s"] < 3.0
-    assert [s.content for s in seen] == [s.content for s in unswitched]
+    assert_switched(result, "overlap")
+    assert not failures([*(seen for stories in told for _, seen in stories), *unswitched])
+    assert result["carried"] >= 3, result
+    assert result["gap_s"] < 3.0
+    assert [seen.content for seen in last] == [seen.content for seen in unswitched]
 
 
 async def test_a_change_that_the_running_engine_takes_is_not_noticed_by_a_stream(host: RealHost) -> None:
+    await on_profile(host, "drafts")
+    host.foresee("patient")
     engine = host.status()["engine"]["generation"]
     async with client() as http:
-        load = asyncio.create_task(ask_all(host.url, [story(n, 400) for n in range(2)], http))
+        load = asyncio.create_task(ask_all(host.url, [story(n, 250) for n in range(2)], http))
         await in_flight(host, 2)
-        outcome = await switched(host, "patient")
+        result = await asyncio.to_thread(host.switch_at_once, "patient")
+        assert not load.done()
         for seen in await load:
-            assert (seen.status, seen.error, seen.usage["completion_tokens"]) == (200, None, 400)
-    assert_switched(outcome, "live")
+            assert (seen.status, seen.error, seen.usage["completion_tokens"]) == (200, None, 250)
+    assert_switched(result, "live")
     now = host.status()
     assert (now["profile"]["name"], now["engine"]["generation"]) == ("patient", engine)
 
@@ -250,7 +292,7 @@ async def test_a_change_that_the_running_engine_takes_is_not_noticed_by_a_stream
         ("dies", "overlap", "SIGKILL"),
         ("noprobe", "overlap", "this scheduler cannot schedule"),
         ("hangs", "overlap", "did not start within 20 s"),
-        ("badmodel", "reload", "not initialized from checkpoint"),
+        ("badmodel", "overlap", "not initialized from checkpoint"),
     ],
 )
 async def test_a_switch_that_fails_rolls_back_and_loses_nothing(
@@ -258,12 +300,12 @@ async def test_a_switch_that_fails_rolls_back_and_loses_nothing(
 ) -> None:
     family = len(host.children())
     before = host.status()["profile"]["name"]
-    async with client() as http:
-        load = asyncio.create_task(ask_all(host.url, [story(n, 300) for n in range(4)], http))
-        await in_flight(host, 4)
+    # An overlap that fails does not touch the engine that serves: a load to its end would only make its start slow.
+    async with storytellers(host, until_left=tier == "reload") as load:
         outcome = await switched(host, name, "--tier", tier)
-        for seen in await load:
-            assert (seen.status, seen.error, seen.usage.get("completion_tokens")) == (200, None, 300)
+    for _, seen in itertools.chain.from_iterable(task.result() for task in load):
+        assert (seen.status, seen.error, seen.usage.get("completion_tokens")) == (200, None, 300)
+    assert tier == "overlap" or outcome.result["carried"] >= 3, outcome
     assert outcome.exit_code == 1, outcome
     assert outcome.result["outcome"] == "rolled_back"
     assert reason in outcome.result["text"], outcome.result
@@ -277,7 +319,7 @@ async def test_a_switch_that_fails_rolls_back_and_loses_nothing(
 
 
 def test_after_all_that_nothing_is_left_behind(host: RealHost) -> None:
-    """Against the same host after two switches more: descriptors, threads, processes, shared memory."""
+    """Against the same host after one switch more: descriptors, threads, processes, shared memory."""
     process = psutil.Process(host.status()["host"]["pid"])
 
     def figures() -> dict[str, int]:
@@ -289,7 +331,27 @@ def test_after_all_that_nothing_is_left_behind(host: RealHost) -> None:
         }
 
     first = figures()
-    assert_switched(host.switch("drafts", "--tier", "reload"), "reload")
-    assert_switched(host.switch("patient", "--tier", "reload"), "reload")
-    last = figures()
-    assert all(last[key] <= first[key] + 2 for key in first), (first, last)
+    after = "drafts" if host.status()["profile"]["name"] != "drafts" else "patient"
+    assert_switched(host.switch_at_once(after, "reload"), "reload")
+    until(lambda: all(figures()[key] <= first[key] + 1 for key in first), 15, f"no more than {first}")
+
+
+def test_a_stop_without_a_drain_is_quick_and_tells_clients_that_their_answer_is_not_finished(host: RealHost) -> None:
+    """And whatever the engines of all these switches put down is gone with the host."""
+    left = host.leftovers()
+    body = {"model": "smollm2", "prompt": "Once", "max_tokens": 900, "ignore_eos": True}
+    with ThreadPoolExecutor() as threads, httpx.Client(base_url=host.url, timeout=120) as http:
+        whole = threads.submit(http.post, "/v1/completions", json=body)
+        with http.stream("POST", "/v1/completions", json={**body, "stream": True}) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            until(lambda: host.status()["queue"]["running"] == 2, 60, "both run")
+            stopped = threads.submit(host.console, "stop", "--drain", "0", "--yes", "--json")
+            rest = [line for line in lines if line]
+        assert (answer := whole.result()).status_code == 503
+        assert "before this answer was finished" in answer.json()["error"]["message"]
+        assert any("before this answer was finished" in line for line in rest[-2:]), rest[-2:]
+    assert stopped.result().returncode == 0
+    assert json.loads(stopped.result().stdout)["took_s"] < 5
+    assert host.process.wait(10) == 0
+    assert len(left) >= 3 and not [path for path in left if path.exists()]

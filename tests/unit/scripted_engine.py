@@ -85,6 +85,9 @@ class ScriptedEngine:
     """The unfinished requests, as the front end has them."""
     aborted: list[tuple[str, str]] = field(default_factory=list)
     """`(request id, what its client was told)`."""
+    ahead_hangs: bool = False
+    computed_ahead_s: float | None = None
+    """What it was given for it; None: it was not asked."""
     _released: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self, sink: StepSink) -> None:
@@ -155,6 +158,12 @@ class ScriptedEngine:
                 handed.append(stream)
         self.streams = []
         return handed
+
+    async def compute_ahead(self, other: Engine, bound: Bound, timeout_s: float) -> int:
+        self.computed_ahead_s = timeout_s
+        if self.ahead_hangs:
+            await asyncio.Event().wait()
+        return other.handling(bound).carry
 
     async def adopt(self, carried: Sequence[ScriptedStream], error: str) -> list[ScriptedStream]:
         if self.adopt_error is not None:

@@ -71,5 +71,5 @@ async def switch(
         return checked or Checked()
 
     order = SwitchOrder(to, tier, drain_s, "ops")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await world.lifecycle.switch(order, preflight or passes, PhaseTimes(tmp_path / "times.json"))

@@ -38,6 +38,7 @@ class Request(msgspec.Struct):
     mm_features: Any = None
     lora_request: Any = None
     resumable: bool = False
+    cache_salt: str | None = None
 
 
 def request(name: str = "r", *, prompt: int = 10, **params: Any) -> Request:
@@ -175,7 +176,7 @@ async def test_a_core_that_does_not_stop_its_scheduler_does_not_stop_the_switch(
             raise RuntimeError("the core is gone")
         await asyncio.Event().wait()
 
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(10):
         await carry.freeze(SimpleNamespace(pause_generation=pause_generation, engine_core=None))
 
 

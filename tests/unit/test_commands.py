@@ -51,4 +51,4 @@ async def test_a_wait_ends_with_what_it_waits_beside() -> None:
     waiting = asyncio.create_task(Commands().within(60.0, other))
     await asyncio.sleep(0)
     other.set_result(None)
-    assert await asyncio.wait_for(waiting, 1.0) is None
+    assert await asyncio.wait_for(waiting, 10.0) is None

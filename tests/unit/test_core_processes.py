@@ -33,7 +33,7 @@ time.sleep(60)
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         if value := condition():
             return value

@@ -52,7 +52,7 @@ time.sleep(600)
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         if value := condition():
             return value

@@ -59,9 +59,10 @@ async def test_an_overlap_starts_the_new_engine_before_it_touches_the_old(tmp_pa
     async with serving(old, new) as world:
         result = await switch(world, tmp_path=tmp_path, checked=Checked(fits_beside=True))
         assert (result.outcome, result.tier) == (Outcome.SWITCHED, Tier.OVERLAP)
-        assert names(result) == ["preflight", "start", "probe", "hold", "carry", "release", "stop"]
+        assert names(result) == ["preflight", "start", "probe", "warm", "hold", "carry", "release", "stop"]
         assert stream.went_on_in == [new]
         assert world.told == ["serving", "serving"]
+        assert new.computed_ahead_s is not None and result.phases[3].note == "1 computed ahead"
 
 
 async def test_only_live_settings_change_without_touching_the_engine(tmp_path: Path) -> None:

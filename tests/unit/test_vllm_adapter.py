@@ -146,18 +146,19 @@ async def test_a_build_that_hangs_in_its_thread_holds_up_neither_a_stop_nor_a_de
     no_vllm: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A download, a file server that does not answer. What comes of it later is ended."""
-    llm, answers = Retiring(), threading.Event()
+    llm, is_building, answers = Retiring(), threading.Event(), threading.Event()
     monkeypatch.setattr(adapter, "_ABANDON_S", 0.2)
     monkeypatch.setattr(adapter, "import_vllm", lambda: None)
 
     def hangs(*_: object) -> tuple[None, Retiring]:
+        is_building.set()
         answers.wait(30)
         return None, llm
 
     monkeypatch.setattr(adapter, "build", hangs)
     engine = VllmEngine(EngineArguments(engine={}, server={}), lambda names: None)
     start = asyncio.create_task(engine.start(lambda step: None))
-    await asyncio.sleep(0.05)
+    await asyncio.to_thread(is_building.wait, 10)
     start.cancel()
     async with asyncio.timeout(5):
         await asyncio.wait({start})

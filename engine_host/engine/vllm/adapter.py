@@ -37,6 +37,7 @@ from engine_host.engine.vllm.build import build
 from engine_host.engine.vllm.carriable import total_tokens
 from engine_host.engine.vllm.core_processes import CoresAtStart, StartedChildren, death_of, keeps_something
 from engine_host.engine.vllm.facts import facts_of
+from engine_host.engine.vllm.forerun import forerun
 from engine_host.engine.vllm.imports import import_vllm, without_freezing
 from engine_host.engine.vllm.ledger import Ledger
 from engine_host.engine.vllm.live.boards import Boards
@@ -202,6 +203,11 @@ class VllmEngine:
         taken = carry.take(self._ledger, self._llm, bound, self._succession.given_up)
         carry.end_with(self._llm, refusal(error))
         return taken
+
+    async def compute_ahead(self, other: Engine, bound: Bound, timeout_s: float) -> int:
+        if not isinstance(other, VllmEngine) or other._ledger is None or not self.facts.prefix_caching:
+            return 0
+        return await forerun(self._llm, other._ledger, bound, timeout_s)
 
     async def adopt(self, carried: Sequence[Any], error: str) -> list[Any]:
         assert self._ledger is not None, "requests are adopted after start() returned"

@@ -18,9 +18,6 @@ from typing import Any, NoReturn
 
 from engine_host.engine.vllm.one_line import one_line
 
-_NICENESS = 10
-"""The running engine comes first on a machine whose cores it needs."""
-
 
 def main() -> NoReturn:
     answer_to = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -28,7 +25,6 @@ def main() -> NoReturn:
     request = json.load(sys.stdin)
     # Outlives no host: the default action of SIGALRM ends the process even while it hangs in C code.
     signal.alarm(int(request["deadline_s"]) + 5)
-    os.nice(_NICENESS)
     gc.disable()  # the imports make a million objects that stay; looking through them took a fifth of the time
     with answer_to:
         json.dump(_answer(request), answer_to)

@@ -41,7 +41,7 @@ from engine_host.protocol.snapshot import Dial, Host, ProfileRef, Snapshot, Stat
 from engine_host.protocol.switching import Outcome, PhaseName, SwitchForecast, SwitchPhase, SwitchResult, SwitchStatus
 from engine_host.telemetry.event_log import EventLog
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 class FakeSwitching:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,18 @@ def ask(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """vLLM is imported once for all profiles."""
+def asked(tmp_path_factory: pytest.TempPathFactory) -> list[subprocess.CompletedProcess[str]]:
+    """vLLM is imported once for all profiles, and once for the tool, beside one another."""
     kinds = tmp_path_factory.mktemp("profiles") / "every-kind.toml"
     kinds.write_text(EVERY_KIND)
-    ended = ask(["-m", "tests.unit.profiles.against_vllm", *map(str, [*PROFILES, kinds])])
+    about_profiles = ["-m", "tests.unit.profiles.against_vllm", *map(str, [*PROFILES, kinds])]
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(ask, [about_profiles, ["tools/vllm_arguments.py", "--check"]]))
+
+
+@pytest.fixture(scope="module")
+def answers(asked: list[subprocess.CompletedProcess[str]]) -> dict[str, Any]:
+    ended = asked[0]
     assert ended.returncode == 0, ended.stderr[-2000:]
     return {Path(file).stem: answer for file, answer in json.loads(ended.stdout.splitlines()[-1]).items()}
 
@@ -80,6 +88,6 @@ def test_vllm_reads_exported_yaml_as_the_profile(answers: dict[str, Any], name: 
     assert answers[name]["yaml"] == []
 
 
-def test_the_kept_arguments_are_those_of_the_installed_vllm() -> None:
-    ended = ask(["tools/vllm_arguments.py", "--check"])
+def test_the_kept_arguments_are_those_of_the_installed_vllm(asked: list[subprocess.CompletedProcess[str]]) -> None:
+    ended = asked[1]
     assert ended.returncode == 0, ended.stdout + ended.stderr[-2000:]

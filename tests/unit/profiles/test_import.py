@@ -251,6 +251,7 @@ def test_a_secret_is_told_and_not_shown() -> None:
         ("compilation-config:\n  pass_config: {a: true}", {"compilation_config": {"pass_config": {"a": True}}}),
         ("swap-space: 16", {"kv_offloading_size": 16.0}),
         ("speculative_model: org/d", {"speculative_config": {"model": "org/d"}}),
+        ("VLLM_SCHEDULER_POLICY: priority", {"scheduling_policy": "priority"}),
         ("disable-log-requests: true", {}),
         ("load-format: yes", {}),
     ],
@@ -269,6 +270,7 @@ def test_the_ways_to_write_yaml(body: str, expected: dict[str, Any]) -> None:
         ("load-format: yes", "YAML reads yes and no as that"),
         ("speculative-config: {method: ngram, model: null}", "model is not set (null)"),
         ("swap-space: 16", "kv_offloading_size"),
+        ("VLLM_SCHEDULER_POLICY: priority", "is the argument scheduling_policy today"),
         ("max-num-seq: 1", 'did you mean "max_num_seqs"?'),
     ],
 )

@@ -53,7 +53,7 @@ def test_a_log_of_nothing_is_refused() -> None:
 
 
 async def test_a_reader_behind_does_not_wait() -> None:
-    await asyncio.wait_for(filled(3, 10).wait_beyond(2), 1)
+    await asyncio.wait_for(filled(3, 10).wait_beyond(2), 10)
 
 
 async def test_all_readers_are_woken_by_the_next_event() -> None:
@@ -62,7 +62,7 @@ async def test_all_readers_are_woken_by_the_next_event() -> None:
     await asyncio.sleep(0)
     assert not any(reader.done() for reader in readers)
     log.append("test", "new")
-    await asyncio.wait_for(asyncio.gather(*readers), 1)
+    await asyncio.wait_for(asyncio.gather(*readers), 10)
 
 
 async def test_a_reader_ahead_waits_until_the_log_has_caught_up() -> None:
@@ -74,7 +74,7 @@ async def test_a_reader_ahead_waits_until_the_log_has_caught_up() -> None:
     await asyncio.sleep(0)
     assert not reader.done()
     log.append("test", "third")
-    await asyncio.wait_for(reader, 1)
+    await asyncio.wait_for(reader, 10)
 
 
 async def test_readers_that_gave_up_leave_nothing_behind() -> None:
