@@ -63,12 +63,15 @@ def test_a_release_that_counts_otherwise_is_noticed_and_from_then_on_watched(sta
     # As if vLLM left out a request for a reason that we do not know.
     live.scheduler._engine_host._tally.by_request["stranger"] = live.scheduler._engine_host._tally.by_request.pop("r0")
     live.runner.step()
-    off = live.runner.drafted - live.sample().drafted_total
-    assert off == 5 and live.scheduler._engine_host._tally.disagrees
+    second = live.sample()
+    assert second.drafted_total == live.runner.drafted == first.drafted_total + 20
+    assert live.scheduler._engine_host._tally.disagrees
     for _ in range(5):
         live.runner.step()
-    assert live.runner.drafted - live.sample().drafted_total == off
-    assert live.sample().drafted_total > first.drafted_total
+    third = live.sample()
+    assert third.drafted_total == live.runner.drafted == second.drafted_total + 100
+    grown = {name: drafted - by_request(second)[name][0] for name, (drafted, _) in by_request(third).items()}
+    assert grown == {"r0": 0, "r1": 25, "r2": 25, "r3": 25}
     assert "make_spec_decoding_stats" not in vars(live.scheduler)
 
 

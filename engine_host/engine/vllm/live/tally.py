@@ -131,10 +131,11 @@ class Tally:
             sums.accepted += kept
             drafted += length
             accepted += kept
-        self.drafted += drafted
-        self.accepted += accepted
-        if note.by_vllm is not None and note.by_vllm != (drafted, accepted):
-            self.disagrees = True
+        ours = (drafted, accepted)
+        told = ours if note.by_vllm is None else note.by_vllm
+        self.disagrees |= told != ours
+        self.drafted += told[0]
+        self.accepted += told[1]
 
     def _counted(self, note: Counted) -> None:
         for request_id, drafted, accepted in note.drafts:
