@@ -13,7 +13,7 @@ from engine_host.host import EngineHost, HostOptions, start_failure
 from engine_host.profiles import build_profile
 
 from .scripted_engine import ScriptedEngine
-from .scripted_scheduler import front_request
+from .scripted_scheduler import ScriptedScheduler, front_request
 
 
 def host_on(address: str, directory: Path, **server: Any) -> EngineHost:
@@ -87,3 +87,12 @@ async def test_the_last_line_says_what_was_stopped_and_how_long_it_took(
     monkeypatch.setattr(host._lifecycle, "stop", stopped)
     await host.stop_host(0.0, "ops")
     assert re.fullmatch(r"engine-host: stopped profile demo, port 8000 in 0\.\d s", host.last_line)
+
+
+def test_a_look_into_the_scheduler_is_offered_while_the_engine_that_serves_allows_it(tmp_path: Path) -> None:
+    host = host_on("127.0.0.1", tmp_path)
+    assert host.identity.capabilities == ()
+    host._lifecycle._service.engine = ScriptedEngine(scheduler=ScriptedScheduler())
+    assert host.identity.capabilities == ("live_scheduler",)
+    host._lifecycle._service.engine = ScriptedEngine(scheduler="the scheduler of vLLM 0.40 is not known")
+    assert host.identity.capabilities == ()
