@@ -5,13 +5,17 @@ Ids are their clients' words: control characters are taken out.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from console import format as fmt
 from console.lines import Line, Tone, fit, line, plain_text
 from engine_host.protocol.methods import DialSheet, RequestList, RequestRow
 from engine_host.protocol.snapshot import Dial
 
 STATES = ("running", "waiting", "deferred", "preempted")
-_NARROWEST_ID = 12
+_ID_CELLS = 28
+"""Of an id, that a terminal should have room for: vLLM's own begin with what kind they are, then 32 random digits."""
+_ID_LEAST = 12
 
 
 def dial_lines(sheet: DialSheet) -> list[Line]:
@@ -52,45 +56,51 @@ def request_lines(found: RequestList, width: int) -> list[Line]:
         )
     if not found.requests:
         return rows
-    columns = [_columns(row) for row in found.requests]
-    widths = [max(len(head), *(len(cells[at]) for cells in columns)) for at, head in enumerate(_HEADS)]
     longest = max(len(fmt.clean(row.id)) for row in found.requests)
-    room = max(_NARROWEST_ID, min(longest, width - sum(widths) - 2 * len(widths)))
-    rows.append(line((_joined("id".ljust(room), _HEADS, widths), Tone.FAINT)))
-    for row, cells in zip(found.requests, columns, strict=True):
-        shown_id = plain_text(fit(line(fmt.clean(row.id)), room))
-        rows.append(line(_joined(shown_id, cells, widths)))
+    columns, room = _fitting(found.requests, width, longest)
+    heads = [plain_text(fit(line("id"), room)), *(column[0] for column in columns)]
+    rows.append(line(("  ".join(heads), Tone.FAINT)))
+    for at, row in enumerate(found.requests, start=1):
+        cells = [plain_text(fit(line(fmt.clean(row.id)), room)), *(column[at] for column in columns)]
+        rows.append(line("  ".join(cells)))
         if row.trouble is not None:
             rows.append(line("  ▲ ", (fmt.clean(row.trouble), Tone.WARN)))
     return rows
 
 
-_HEADS = ("state", "age", "waited", "prompt", "cached", "out", "of", "blocks", "prio", "preempted", "accepted")
+_COLUMNS: dict[str, Callable[[RequestRow], str]] = {
+    "state": lambda row: fmt.clean(row.state),
+    "age": lambda row: fmt.span(row.age_s),
+    "waited": lambda row: fmt.span(row.waited_s),
+    "prompt": lambda row: fmt.count(row.prompt_tokens),
+    "cached": lambda row: fmt.count(row.cached_tokens),
+    "out": lambda row: fmt.count(row.generated_tokens),
+    "of": lambda row: fmt.count(row.max_tokens),
+    "blocks": lambda row: fmt.count(row.blocks),
+    "prio": lambda row: fmt.count(row.priority),
+    "preempted": lambda row: fmt.count(row.preemptions),
+    "accepted": lambda row: fmt.percent(
+        row.accepted / row.drafted if row.drafted and row.accepted is not None else None
+    ),
+}
+_GIVE_WAY = ("prio", "accepted", "of", "cached", "preempted", "waited")
+"""Columns left out on a narrow terminal, these first: an id that cannot be told from another is worth nothing."""
 
 
-def _columns(row: RequestRow) -> tuple[str, ...]:
-    return (
-        fmt.clean(row.state),
-        fmt.span(row.age_s),
-        fmt.span(row.waited_s),
-        fmt.count(row.prompt_tokens),
-        fmt.count(row.cached_tokens),
-        fmt.count(row.generated_tokens),
-        fmt.count(row.max_tokens),
-        fmt.count(row.blocks),
-        fmt.count(row.priority),
-        fmt.count(row.preemptions),
-        fmt.percent(row.accepted / row.drafted if row.drafted and row.accepted is not None else None),
-    )
-
-
-def _joined(first: str, cells: tuple[str, ...], widths: list[int]) -> str:
-    """Numbers to the right, the state to the left."""
-    state, *numbers = (
-        cell.ljust(width) if at == 0 else cell.rjust(width)
-        for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    )
-    return "  ".join((first, state, *numbers))
+def _fitting(requests: Sequence[RequestRow], width: int, longest: int) -> tuple[list[list[str]], int]:
+    """The columns that there is room for, each with its heading first, padded; and the cells left for the ids."""
+    columns = {head: [head, *map(cell_of, requests)] for head, cell_of in _COLUMNS.items()}
+    wide = {head: max(map(len, column)) for head, column in columns.items()}
+    for head in _GIVE_WAY:
+        if width - sum(wide.values()) - 2 * len(wide) >= min(longest, _ID_CELLS):
+            break
+        del wide[head]
+    # Numbers to the right, the state to the left.
+    padded = [
+        [cell.ljust(cells) if head == "state" else cell.rjust(cells) for cell in columns[head]]
+        for head, cells in wide.items()
+    ]
+    return padded, max(_ID_LEAST, min(longest, width - sum(wide.values()) - 2 * len(wide)))
 
 
 def abort_consequence(row: RequestRow) -> tuple[str, str]:

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from console.commands.inside_text import request_lines
+from console.lines import plain_text
 from engine_host.protocol.envelope import ErrorCode, RpcError
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_REFUSED, EXIT_TIMED_OUT
 from engine_host.protocol.methods import DialSheet, RequestList, Role
@@ -123,6 +125,15 @@ async def test_requests_are_listed_with_their_trouble(inside):
     assert trouble == (
         "  ▲ stuck: its prompt has 9,000 tokens, the KV cache holds 3,200; it can never be scheduled"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_narrow_terminal_has_room_for_the_ids_before_the_lesser_figures(width):
+    found = sample_inside.requests()
+    rows = [plain_text(row) for row in request_lines(found, width)]
+    assert max(len(row) for row in rows if "▲" not in row) <= width
+    assert "chatcmpl-1f0c7a-0001" in rows[2]
+    assert ("prio" in rows[1]) == (width >= 120)
 
 
 async def test_what_to_list_is_asked_of_the_host(inside):
