@@ -311,3 +311,44 @@ def test_a_refresh_of_many_requests_is_within_its_budget(number):
         queue_page(state, found, Polled(found.listed, 0.4), Moment(0.5, sample.AT), 120, 39)
         spent.append(time.process_time() - before)
     assert min(spent) < BUDGET_S
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("list"), st.sets(st.integers(0, 6)), st.integers(0, 3)),
+    st.tuples(st.just("move"), st.integers(-3, 3)),
+    st.tuples(st.just("match"), st.sampled_from(["", "0", "3", "zz"])),
+    st.sampled_from([("state",), ("sort",), ("back",), ("into",)]),
+)
+
+
+@given(st.lists(STEPS, max_size=30))
+@settings(max_examples=200, deadline=None)
+def test_whatever_happens_the_cursor_never_means_a_request_that_nobody_chose(steps):
+    """Only moving the cursor, or filtering away what it was on, leads to another one: no new list does."""
+    desk = Desk()
+    for step in steps:
+        before = desk.chosen
+        match step:
+            case ("list", numbers, unlisted):
+                rows = [sample_live.request(n, state="waiting" if n % 2 else "running") for n in sorted(numbers)]
+                desk = queue_desk.listed(desk, sample_live.requests(requests=rows, total=len(rows) + unlisted))
+                assert desk.chosen == before or before == ""
+            case ("move", by):
+                desk = queue_desk.moved(desk, by)
+            case ("match", text):
+                desk = queue_desk.matching(desk, text)
+            case ("state",):
+                desk = queue_desk.filtered_by_next_state(desk)
+            case ("sort",):
+                desk = queue_desk.sorted_by_next(desk)
+                assert desk.chosen == before
+            case ("back",):
+                desk = queue_desk.back(desk)
+            case ("into",):
+                desk = queue_desk.looking_into(desk)
+        target = queue_desk.abortable(desk)
+        assert target is None or target.id == desk.chosen
+        assert target is None or target in desk.listed.requests
+        assert desk.gone is None or desk.gone.id == desk.chosen
+        assert len({row.id for row in desk.rows}) == len(desk.rows)
+        page(desk)
