@@ -126,12 +126,13 @@ def cancel_consequence(progress: SwitchProgress | None) -> str:
 def abort_consequence(row: RequestRow | None) -> str:
     if row is None:
         return "It has ended meanwhile, or is no longer listed; there is nothing to abort."
-    done = f"{fmt.many(row.generated_tokens, 'token')} of its answer generated"
+    most = f" of at most {fmt.count(row.max_tokens)}" if row.max_tokens is not None else ""
     holds = f", {fmt.many(row.blocks, 'KV block')} held" if row.blocks is not None else ""
+    trouble = f" {fmt.clean(row.trouble)}." if row.trouble else ""
     return (
-        f"It is {fmt.clean(row.state)}, {fmt.span(row.age_s)} old: {done}{holds}. "
-        "Its client gets an error at once; what it has received stays. No other request is affected. "
-        "It cannot be undone."
+        f"It is {fmt.clean(row.state)}, {fmt.span(row.age_s)} old: {fmt.many(row.generated_tokens, 'token')}{most} "
+        f"generated{holds}.{trouble} Its client gets an error, also where part of the answer was sent; the request "
+        "cannot be brought back. No other request is affected."
     )
 
 

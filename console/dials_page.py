@@ -136,9 +136,14 @@ def _question(pending: Pending, width: int) -> list[Line]:
 
 
 def change_words(pending: Pending) -> str:
-    lasts = "" if pending.for_s is None else f" for {fmt.duration(pending.for_s)}"
+    lasts = "" if pending.for_s is None else f" for {lasting(pending.for_s)}"
     back = " (its start)" if pending.is_reset else ""
     return f"{dial_name(pending.dial)} {fmt.count(pending.seen)} → {fmt.count(pending.value)}{back}{lasts}"
+
+
+def lasting(seconds: float) -> str:
+    """`10 min`, `1h00m`."""
+    return fmt.window(seconds) if seconds < 3_600 else fmt.duration(seconds)
 
 
 def _beside(state: State, snapshot: Snapshot, width: int, height: int) -> list[Line]:

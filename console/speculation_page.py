@@ -153,7 +153,7 @@ def _advice(state: State, spec: Speculation, width: int, room: int) -> list[Line
     rows = [line(label("Recommend" if i == 0 else ""), (part, tone)) for i, part in enumerate(parts[:4])]
     found = offer(state)
     if found is not None and may(state, METHODS[METHOD_DIALS].risk):
-        lasts = f" for {fmt.duration(found[2])}" if found[2] is not None else ""
+        lasts = f" for {fmt.window(found[2])}" if found[2] is not None else ""
         rows.append(
             line(label(""), ("a", Tone.KEY), f" proposes K {fmt.count(found[1])}{lasts}; asks before it is set")
         )

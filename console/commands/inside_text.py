@@ -101,14 +101,3 @@ def _fitting(requests: Sequence[RequestRow], width: int, longest: int) -> tuple[
         for head, cells in wide.items()
     ]
     return padded, max(_ID_LEAST, min(longest, width - sum(wide.values()) - 2 * len(wide)))
-
-
-def abort_consequence(row: RequestRow) -> tuple[str, str]:
-    out = fmt.many(row.generated_tokens, "token") + (
-        f" of at most {fmt.count(row.max_tokens)}" if row.max_tokens is not None else ""
-    )
-    trouble = f" {fmt.clean(row.trouble)}." if row.trouble is not None else ""
-    return (
-        f"End the request {fmt.clean(row.id)} ({row.state}, {fmt.span(row.age_s)} old, {out}).{trouble}",
-        "Its client gets an error, also where part of the answer was sent; the request cannot be brought back.",
-    )

@@ -14,6 +14,7 @@ from console.commands.agreement import agree, need_somebody_to_ask, refuse_witho
 from console.commands.change import sent_once
 from console.commands.output import width, write_json, write_lines
 from console.connect import Target, resolve
+from console.consequence import abort_consequence
 from engine_host.protocol.errors import EXIT_DONE, EXIT_INVALID, OperatorError
 from engine_host.protocol.methods import Applied, RequestAbort, RequestList, RequestOrder, RequestRow, RequestsList
 
@@ -64,9 +65,7 @@ async def _aborted(target: Target, arguments: argparse.Namespace) -> msgspec.Raw
         wanted = arguments.id
         if not arguments.yes:
             found = await _meant(client, wanted)
-            from console.commands.inside_text import abort_consequence
-
-            await agree(*abort_consequence(found))
+            await agree(f"End the request {fmt.clean(found.id)}.", abort_consequence(found))
             wanted = found.id
         order = RequestAbort(id=wanted, reason=arguments.reason, idempotency_key=uuid.uuid4().hex)
         return await sent_once(client, METHOD, order, arguments.timeout)

@@ -102,7 +102,7 @@ def test_a_change_asks_for_what_was_seen():
 
 def test_a_change_can_be_made_for_a_while():
     lasting = dials_desk.lasting_next(dials_desk.lasting_next(PENDING))
-    assert "speculative_tokens 5 → 3 for 10m00s? " in page(lasting)
+    assert "speculative_tokens 5 → 3 for 10 min? " in page(lasting)
     assert dials_desk.order(lasting.pending, "", "k").for_s == 600.0
     for _ in range(3):
         lasting = dials_desk.lasting_next(lasting)

@@ -149,7 +149,7 @@ async def test_one_request_is_ended_by_its_id_after_a_question_with_its_numbers(
         await go(pilot, "3", "down", key)
         assert isinstance(running.screen, ConfirmScreen)
         assert running.focused.id == "cancel"
-        said = "It is running, 1m40s old: 3,100 tokens of its answer generated, 73 KV blocks held."
+        said = "It is running, 1m40s old: 3,100 tokens of at most 8,192 generated, 73 KV blocks held."
         assert said in question_of(running)
         await go(pilot, "right", "enter")
         assert "abort: done" in footer_of(running)
@@ -176,7 +176,7 @@ async def test_the_question_stays_live_and_one_that_ends_meanwhile_cannot_be_end
         running.script.answers["requests.list"] = sample_live.requests(requests=[older], total=1)
         await tick(running, pilot)
         await tick(running, pilot)
-        assert "6,300 tokens of its answer generated" in question_of(running)
+        assert "6,300 tokens of at most 8,192 generated" in question_of(running)
         assert not running.screen.query_one("#go", Button).disabled
         running.script.answers["requests.list"] = sample_live.requests(0, 0)
         await tick(running, pilot)
