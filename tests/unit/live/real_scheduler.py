@@ -166,6 +166,8 @@ class Runner:
     def _draft(self, output: Any) -> None:
         from vllm.v1.outputs import DraftTokenIds
 
+        if self.scheduler.scheduler_config.async_scheduling:
+            return  # the worker keeps them; the scheduler knows their number alone
         k = output.num_spec_tokens_to_schedule
         alive = [request_id for request_id in output.num_scheduled_tokens if request_id in self.scheduler.requests]
         if k and alive:

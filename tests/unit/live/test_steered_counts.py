@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engine_host.live.sample import LiveSample
-from tests.unit.live.steered_live import Live, Start
+from tests.unit.live.steered_live import Live, Start, in_use
 
 pytest.importorskip("vllm")
 
@@ -138,3 +138,47 @@ def test_drafts_are_counted_while_the_scheduler_is_too_busy_to_be_looked_at(
             time.sleep(0.01)
         assert ours._tally.pending == 0
     assert live.sample().drafted_total == live.runner.drafted
+
+
+def test_draft_tokens_that_a_grammar_has_struck_out_were_not_drafted(start: Start) -> None:
+    live = start(accept=lambda request_id, drafted: min(drafted, 1))
+    for n in range(3):
+        live.runner.add(f"r{n}", 10, 500)
+    for _ in range(3):
+        live.runner.step()
+    output = live.scheduler.schedule()
+    output.num_invalid_spec_tokens = {"r1": 2}
+    live.runner.update(output)
+    live.runner.step()
+    sample = live.sample()
+    sums = by_request(sample)
+    assert sums["r0"][0] - sums["r1"][0] == 2
+    assert sum(drafted for drafted, _ in sums.values()) == sample.drafted_total == live.runner.drafted
+    assert not live.scheduler._engine_host._tally.disagrees
+    assert live.steps()["is_decode"].tolist()[-2:] == [1, 1]
+
+
+def test_with_a_step_always_under_way_blocks_and_drafts_agree_with_vllm(start: Start) -> None:
+    """As on a GPU: a step is scheduled before the one before it has ended; K moves, requests are preempted and end."""
+    live = start(is_async=True, blocks=40, accept=lambda request_id, drafted: min(drafted, int(request_id[1:]) % 6))
+    for n in range(24):
+        live.runner.add(f"r{n}", 10 + n, 30 + n)
+    under_way = live.scheduler.schedule()
+    ks, preempted = set(), 0
+    for n in range(400):
+        if n % 15 == 0:
+            live.dial(speculative_tokens=(5, 0, 2)[n // 15 % 3])
+        following = live.scheduler.schedule()
+        if under_way.num_scheduled_tokens:
+            live.runner.update(under_way)
+            ks.add(under_way.num_spec_tokens_to_schedule)
+        under_way = following
+        sample = live.sample()
+        assert in_use(sample) == pytest.approx(sample.usage, abs=1e-12)
+        assert (sample.drafted_total, sample.accepted_total) == (live.runner.drafted, live.runner.accepted)
+        preempted += sample.waiting_by_reason.get("preempted", 0)
+        if not live.scheduler.requests:
+            break
+    assert not live.scheduler.requests
+    assert ks == {0, 2, 5} and preempted and live.runner.accepted > 100
+    assert not live.scheduler._engine_host._tally.disagrees and not live.fault
