@@ -53,8 +53,12 @@ def test_whatever_hook_fails_the_requests_end_as_they_should(
     assert "a mistake of ours" in live.fault
 
 
-def test_a_mistake_in_the_publisher_is_told_by_the_next_step(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_in_the_publisher_is_told_at_once_and_the_dials_go_back_with_the_next_step(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     live = start()
+    live.dial(speculative_tokens=0)
+    live.scheduler.has_requests()
     live.sample()
 
     def broken() -> None:
@@ -62,12 +66,15 @@ def test_a_mistake_in_the_publisher_is_told_by_the_next_step(start: Start, monke
 
     monkeypatch.setattr(live.scheduler._engine_host._publisher._capture, "take", broken)
     live.runner.add("a", 10, 500)
+    live.runner.step()
     deadline = time.monotonic() + 10
     while not live.fault:
-        live.runner.step()
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert "KeyError: 'a mistake of ours'" in live.fault
+    assert live.scheduler.dynamic_sd_lookup is not None
+    live.runner.step()
+    assert live.scheduler.dynamic_sd_lookup is None and live.scheduler._engine_host is None
 
 
 def test_a_scheduler_that_is_built_otherwise_runs_without_and_says_so(

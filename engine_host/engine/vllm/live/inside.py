@@ -87,6 +87,7 @@ class Inside:
     def turn_off(self, error: Exception) -> None:
         """Never raises."""
         try:
+            logger.error("the scheduler goes on without its live part", exc_info=error)
             self._publisher.stop()
             self.steps.leave()
             self.dials.restore()
@@ -98,9 +99,9 @@ class Inside:
         self._publisher.stop()
 
     def _on_publisher_fault(self, error: Exception) -> None:
-        """In its thread. The dials are turned on the main thread alone, so what is left to do waits for that."""
-        logger.error("the scheduler's state cannot be published", exc_info=error)
+        """In its thread. The dials are turned on the main thread alone: back at the next step."""
         self._fault = error
+        self._board.tell_fault(in_words(error))
 
 
 def enter(scheduler: Any) -> Inside | None:
