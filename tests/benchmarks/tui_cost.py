@@ -37,6 +37,8 @@ CASES = (
     ("overview", "1", "live", (160, 50), None),
     ("kv", "2", "live", (80, 24), LIST_BUDGET_MS),
     ("kv", "2", "live", (160, 50), None),
+    ("speculation", "4", "live", (80, 24), LIST_BUDGET_MS),
+    ("dials", "8", "live", (80, 24), LIST_BUDGET_MS),
     ("256 requests", "3", "live", (80, 24), LIST_BUDGET_MS),
     ("256 requests", "3", "live", (160, 50), LIST_BUDGET_MS),
     ("2,000 requests", "3G", "crowd", (80, 24), LIST_BUDGET_MS),

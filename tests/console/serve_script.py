@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from engine_host.protocol.methods import History, KvMap, KvMapParams, RequestList, RequestsList, Role
-from engine_host.protocol.snapshot import Snapshot
+from engine_host.protocol.snapshot import WINDOWS, Snapshot
 from tests.console import sample, sample_live, sample_switch
 from tests.console.scripted_host import ScriptedHost
 from tests.console.scripted_switch import ScriptedSwitches
@@ -52,6 +52,7 @@ def busy(first: Snapshot, number: int) -> Snapshot:
             acceptance_rate=0.7 * factor,
             mean_acceptance_length=3.9 * factor,
             per_position=[min(1.0, p * chance.uniform(0.8, 1.2)) for p in (0.88, 0.79, 0.7, 0.61, 0.55)],
+            windows={name: sample_live.window(factor * chance.uniform(0.9, 1.1), 10) for name in WINDOWS},
             drafted_per_s=2730 * factor,
             accepted_per_s=1944 * factor,
         ),
