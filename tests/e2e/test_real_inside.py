@@ -1,0 +1,183 @@
+"""Dials, requests and blocks of a real engine, as an operator gets at them: the command line and the control socket.
+
+The tests of this module share one host and run in the order of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from .conftest import HERE
+from .real_host import RealHost, serving, until
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+DIALLED = """
+schema = 1
+extends = "plain"
+
+[dials]
+max_active_seqs = 4
+"""
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory, model: None) -> Iterator[RealHost]:
+    """A host that can switch to its own profile with dials."""
+    profiles = tmp_path_factory.mktemp("profiles")
+    (profiles / "plain.toml").write_text((HERE / "engine.toml").read_text())
+    (profiles / "dialled.toml").write_text(DIALLED)
+    with serving(tmp_path_factory.mktemp("host"), profiles / "plain.toml") as real:
+        yield real
+
+
+class Streams:
+    """Long answers under way; `ended` has what became of those that are over."""
+
+    def __init__(self, host: RealHost, count: int) -> None:
+        self.ended: list[str] = []
+        self._threads = [threading.Thread(target=self._ask, args=(host, n)) for n in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self, host: RealHost, n: int) -> None:
+        body = {"model": "smollm2", "prompt": f"Story {n}: Once upon a time", "max_tokens": 800, "ignore_eos": True,
+                "stream": True, "temperature": 0}  # fmt: skip
+        error = ""
+        with httpx.stream("POST", f"{host.url}/v1/completions", json=body, timeout=300) as response:
+            for line in response.iter_lines():
+                if line.startswith("data: {") and "error" in (chunk := json.loads(line[6:])):
+                    error = json.dumps(chunk["error"])
+        self.ended.append(error)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(300)
+
+
+@contextmanager
+def streaming(host: RealHost, count: int) -> Iterator[Streams]:
+    streams = Streams(host, count)
+    try:
+        yield streams
+    finally:
+        for row in listed(host)["requests"]:
+            host.console("requests", "abort", row["id"], "--yes")
+        streams.join()
+
+
+def dials(host: RealHost) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(host.console("dial", "--json").stdout)["dials"]
+    return found
+
+
+def listed(host: RealHost) -> dict[str, Any]:
+    found: dict[str, Any] = host.ask("requests.list")["result"]
+    return found
+
+
+def test_the_dials_have_the_range_that_the_engine_was_started_with(host: RealHost) -> None:
+    found = dials(host)
+    assert (found["max_active_seqs"]["high"], found["speculative_tokens"]["high"]) == (16, 5)
+    assert all(dial["value"] == dial["start"] and dial["who"] is None for dial in found.values())
+    assert host.status()["engine"]["live_unavailable_reason"] is None
+
+
+def test_a_dial_is_set_on_an_idle_engine_and_its_former_value_returns(host: RealHost) -> None:
+    done = host.console("dial", "speculative_tokens=2", "--for", "3s", "--reason", "trying", "--json")
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert outcome["text"] == "speculative_tokens 5 → 2 for 3 s: trying"
+    assert outcome["took_s"] < 2.0
+    assert host.status()["dials"]["speculative_tokens"]["value"] == 2
+    until(lambda: dials(host)["speculative_tokens"]["value"] == 5, 20, "the former value")
+    assert "dials.returned" in [event["kind"] for event in host.events()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code"),
+    [
+        (["speculative_tokens=6"], 2),
+        (["speculative_token=2"], 2),
+        (["speculative_tokens=2", "--expect", "speculative_tokens=4"], 4),
+    ],
+)
+def test_what_cannot_be_set_is_refused_and_nothing_changes(
+    host: RealHost, arguments: list[str], exit_code: int
+) -> None:
+    before = dials(host)
+    done = host.console("dial", *arguments)
+    assert done.returncode == exit_code, done.stderr
+    assert dials(host) == before
+
+
+def test_fewer_run_at_once_when_dialled_so_and_the_others_wait(host: RealHost) -> None:
+    host.console("dial", "max_active_seqs=2")
+    with streaming(host, 6):
+        until(lambda: listed(host)["by_state"].get("running") == 2, 60, "two running requests")
+        found = listed(host)
+        assert found["by_state"]["waiting"] == 4
+        assert found["unavailable_reason"] is None
+        running = [row for row in found["requests"] if row["state"] == "running"]
+        assert all(row["blocks"] > 0 and row["prompt_tokens"] > 0 for row in running)
+        snapshot = host.status()
+        assert snapshot["queue"]["waiting_by_reason"] == {"capacity": 4}
+        assert snapshot["queue"]["oldest_wait_s"] > 0
+        host.console("dial", "max_active_seqs=start")
+        until(lambda: listed(host)["by_state"].get("running") == 6, 60, "all of them to run")
+
+
+def test_one_request_is_ended_and_its_client_gets_an_error(host: RealHost) -> None:
+    with streaming(host, 2) as streams:
+        until(lambda: len(listed(host)["requests"]) == 2, 60, "two requests")
+        wanted = listed(host)["requests"][0]["id"]
+        done = host.console("requests", "abort", wanted, "--yes", "--reason", "runaway")
+        assert done.returncode == 0, done.stderr
+        until(lambda: streams.ended, 30, "the client to be told")
+        assert "An operator ended this request" in streams.ended[0]
+        assert wanted not in [row["id"] for row in listed(host)["requests"]]
+        assert host.console("requests", "abort", wanted, "--yes").returncode == 2
+
+
+def test_the_blocks_of_map_snapshot_and_requests_agree(host: RealHost) -> None:
+    with streaming(host, 4):
+        until(lambda: listed(host)["by_state"].get("running") == 4, 60, "four running requests")
+        for _ in range(20):
+            kv = host.status()["kv"]
+            blocks = kv["blocks"]
+            assert blocks["active"] + blocks["cached"] + blocks["free"] == blocks["total"]
+            assert kv["usage"] == pytest.approx(blocks["active"] / blocks["total"], abs=1e-6)
+            assert 0 <= kv["internal_waste"] < 1
+            cells = host.ask("kv.map", {"cells": 64})["result"]["cells"]
+            assert sum(map(sum, cells)) == blocks["total"]
+    until(lambda: host.status()["kv"]["blocks"]["active"] == 0, 30, "no block in use")
+
+
+def test_what_was_set_holds_across_a_crash(host: RealHost) -> None:
+    host.console("dial", "speculative_tokens=1", "--reason", "holds")
+    os.kill(host.status()["engine"]["core_pids"][0], signal.SIGKILL)
+    until(lambda: host.status().get("state") != "serving", 30, "the crash to be seen")
+    host.wait_for_state("serving")
+    found = dials(host)["speculative_tokens"]
+    assert (found["value"], found["reason"]) == (1, "holds")
+    assert "dials.kept" in [event["kind"] for event in host.events()]
+
+
+def test_a_profile_that_differs_in_its_dials_alone_is_switched_to_live(host: RealHost) -> None:
+    generation = host.status()["engine"]["generation"]
+    outcome = host.switch("dialled")
+    assert outcome.exit_code == 0, outcome.stderr
+    assert outcome.result["tier"] == "live"
+    found = dials(host)
+    assert (found["max_active_seqs"]["value"], found["speculative_tokens"]["value"]) == (4, 5)
+    assert host.status()["engine"]["generation"] == generation
+    assert "dials.reset" in [event["kind"] for event in host.events()]
