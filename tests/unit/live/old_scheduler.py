@@ -58,6 +58,7 @@ class OldScheduler:
         self.need_mamba_block_aligned_split = False
         self.block_size = 16
         self.log_stats = True
+        self.use_v2_model_runner = config.is_v2
         self.connector = None
         self.requests: dict[str, Any] = {}
         self.waiting: deque[Any] = deque()
@@ -160,11 +161,11 @@ class OldScheduler:
         self.kv_cache_manager.usage = 1.0 - len(self._pool.free) / total
 
 
-def old_config(max_num_seqs: int = 16, data_parallel_size: int = 1, method: str = "ngram") -> Any:
+def old_config(max_num_seqs: int = 16, data_parallel_size: int = 1, method: str = "ngram", is_v2: bool = False) -> Any:
     return SimpleNamespace(
         speculative_config=SimpleNamespace(method=method),
         scheduler_config=SimpleNamespace(
-            max_num_seqs=max_num_seqs, max_num_batched_tokens=256, enable_chunked_prefill=True
+            max_num_seqs=max_num_seqs, max_num_batched_tokens=256, enable_chunked_prefill=True, is_v2=is_v2
         ),
         parallel_config=SimpleNamespace(data_parallel_index=0, data_parallel_size=data_parallel_size),
     )

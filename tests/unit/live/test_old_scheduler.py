@@ -141,6 +141,10 @@ def test_where_the_workers_cannot_follow_k_stays_and_the_reason_is_told(
     assert why in facts.missing[DialName.SPECULATIVE_TOKENS]
 
 
+def test_the_second_model_runner_cuts_the_drafts_of_every_method(start: Callable[..., Live]) -> None:
+    assert DialName.SPECULATIVE_TOKENS in start(method="suffix", is_v2=True).board.ranges
+
+
 def test_those_in_its_queue_of_the_skipped_are_told_by_their_reason(start: Callable[..., Live]) -> None:
     live = start(max_num_seqs=1)
     live.scheduler.add("runs")

@@ -11,8 +11,9 @@ from typing import Any
 from engine_host.live.core_board import CoreBoard
 from engine_host.live.sample import DialName, DialRange
 
-_FIXED_K = ("custom_class", "extract_hidden_states")
-"""Methods whose part in the worker does not look at K, or asserts that it is what it was started with."""
+_FOLLOW_K = ("ngram", "eagle", "eagle3", "mtp", "draft_model", "dflash")
+"""Methods whose part in vLLM's first model runner drafts as many tokens as it is told to, as vLLM 0.33 has it; others
+look away or assert that it is what they were started with. The second runner cuts every method's drafts itself."""
 
 
 class CoreDials:
@@ -30,7 +31,7 @@ class CoreDials:
             DialName.MAX_SCHEDULED_TOKENS: _tokens(scheduler),
         }
         if k := scheduler.num_spec_tokens:
-            if why_not := _why_k_is_fixed(scheduler.vllm_config):
+            if why_not := _why_k_is_fixed(scheduler):
                 self.missing[DialName.SPECULATIVE_TOKENS] = why_not
             else:
                 self.ranges[DialName.SPECULATIVE_TOKENS] = DialRange(0, k, k)
@@ -86,10 +87,12 @@ def as_wire(ranges: Mapping[DialName, DialRange]) -> dict[DialName, tuple[int, i
     return {name: (span.low, span.high, span.start) for name, span in ranges.items()}
 
 
-def _why_k_is_fixed(config: Any) -> str | None:
+def _why_k_is_fixed(scheduler: Any) -> str | None:
+    config = scheduler.vllm_config
     if config.parallel_config.data_parallel_size > 1:
         return "with data parallelism vLLM wants the same K in every engine core at every step"
-    if (method := str(config.speculative_config.method)) in _FIXED_K:
+    method = str(config.speculative_config.method)
+    if not scheduler.use_v2_model_runner and method not in _FOLLOW_K:
         return f"the method {method} drafts the same number of tokens at every step"
     return None
 
