@@ -36,6 +36,12 @@ def _number(value: int | None, width: int) -> str:
     return exact if len(exact) <= width else fmt.si(value)
 
 
+def _span(seconds: float, width: int) -> str:
+    """What is too short to be written out is too short to matter in a queue."""
+    text = fmt.span(seconds)
+    return "<1 ms" if len(text) > width and seconds < 1e-3 else text
+
+
 def _acceptance(row: RequestRow, width: int) -> str:
     rate = acceptance(row)
     return fmt.DASH if rate is None else f"{rate * 100:.0f} %"
@@ -53,8 +59,8 @@ _MADE, _PREEMPTED = RequestOrder.GENERATED, RequestOrder.PREEMPTIONS
 
 COLUMNS: tuple[Column, ...] = (
     Column("state", 9, 9, "state", lambda row, width: fmt.clean(row.state), 0),
-    Column("age", 6, 8, "age", lambda row, width: fmt.span(row.age_s), 0, _AGE),
-    Column("waited", 6, 8, "waited", lambda row, width: fmt.span(row.waited_s), 2, _WAITED),
+    Column("age", 6, 8, "age", lambda row, width: _span(row.age_s, width), 0, _AGE),
+    Column("waited", 6, 8, "waited", lambda row, width: _span(row.waited_s, width), 2, _WAITED),
     Column("prompt", 6, 9, "prompt", lambda row, width: _number(row.prompt_tokens, width), 1, _PROMPT),
     Column("gen", 6, 9, "generated", lambda row, width: _number(row.generated_tokens, width), 0, _MADE),
     Column("cached", 6, 9, "cached", lambda row, width: _number(row.cached_tokens, width), 4),

@@ -99,6 +99,12 @@ def test_the_oldest_comes_first_with_all_its_columns():
     assert "waiting 12   deferred 0   preempted 0   running 37      1 to 17 of 49" in text
 
 
+@pytest.mark.parametrize(("waited_s", "shown"), [(69.4e-6, "<1 ms"), (0.0, "0 ms"), (0.999, "999 ms"), (7e6, "81d00h")])
+def test_a_span_that_does_not_fit_its_column_is_not_cut(waited_s, shown):
+    row = sample_live.request(0, waited_s=waited_s)
+    assert f" {shown:>6} " in page(desk(sample_live.requests(requests=[row], total=1)))
+
+
 def test_a_wide_terminal_spells_the_columns_out():
     text = page(desk(), width=120)
     assert "prompt generated    cached   blocks  prio preempted accepted" in text
