@@ -125,6 +125,11 @@ def find_model(name: str, revision: Any = None) -> Path | None:
     return snapshot if snapshot.is_dir() else None
 
 
+def has_tokenizer(directory: Path) -> bool:
+    """Whether a tokenizer is there, in any form that vLLM reads. A GGUF file brings its own."""
+    return any((directory / name).is_file() for name in _TOKENIZER_FILES) or any(directory.glob("*.gguf"))
+
+
 def _hub_cache() -> Path:
     """As huggingface_hub looks it up."""
     environment = os.environ
@@ -228,7 +233,7 @@ def _read_config(directory: Path, what: str, findings: list[Finding]) -> Mapping
 
 
 def _check_tokenizer(directory: Path, findings: list[Finding]) -> None:
-    if any((directory / name).is_file() for name in _TOKENIZER_FILES) or any(directory.glob("*.gguf")):
+    if has_tokenizer(directory):
         return
     findings.append(
         error(

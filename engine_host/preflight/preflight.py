@@ -223,7 +223,11 @@ class _Run:
             # No second tokenizer: nothing is drafted by a model, or by a head that vLLM knew by its configuration.
             return answer.alone
         self._unchecked += answer.unchecked
-        return answer.alone + answer.pair
+        if facts is None and not _is_draft_model(self._profile.engine):
+            # It may be a head all the same, which vLLM would have known by its configuration.
+            self._unchecked += [finding.text for finding in answer.unreadable]
+            return answer.alone + answer.pair
+        return answer.alone + answer.unreadable + answer.pair
 
     def _about_ranks(self, files: ProfileFiles | None, facts: ConfigFacts | None) -> list[Finding]:
         method = facts.speculation_method if facts is not None else None
@@ -268,6 +272,11 @@ def _may_have_tokenizer(engine: Mapping[str, Any]) -> bool:
     """Heads trained on the target's hidden states (EAGLE and its kin) use the target's and ship without one."""
     table = engine.get(SPECULATION)
     return isinstance(table, Mapping) and table.get("method") in (None, "draft_model")
+
+
+def _is_draft_model(engine: Mapping[str, Any]) -> bool:
+    table = engine.get(SPECULATION)
+    return isinstance(table, Mapping) and table.get("method") == "draft_model"
 
 
 def _party(tokenizer: ModelFiles, model: ModelFiles) -> Party | None:

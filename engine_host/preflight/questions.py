@@ -67,7 +67,7 @@ class Questions:
                 ended = await ask_child(_TOKENIZER_PROCESS, encoded, self._deadline_s, self._known.environment)
                 return msgspec.json.decode(ended.output, type=Answer)
             except (ChildError, TimeoutError, msgspec.MsgspecError) as fault:
-                return Answer(unchecked=[f"tokenizers: {fault or 'not read in time'}"])
+                return Answer(unchecked=[f"tokenizers: {str(fault) or 'not read in time'}"])
 
         return await self._known.ask_once(
             partial(tokenizers_key, request, self._known.environment),

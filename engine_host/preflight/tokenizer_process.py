@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 
 import msgspec
 
 from engine_host.protocol.profiles import Finding
 
-from .tokenizers import Party, check_alone, compare, compare_sizes
-from .tokens import TokenizerError, Tokens, read_tokens
+from .files import has_tokenizer
+from .tokenizers import Party, broken_draft, check_alone, compare, compare_sizes, missing_draft
+from .tokens import BrokenTokenizerError, TokenizerError, Tokens, read_tokens
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +32,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     alone: list[Finding] = []
     """About the target's own tokenizer."""
     pair: list[Finding] = []
+    unreadable: list[Finding] = []
+    """The draft's own tokenizer is missing or broken: an error if the draft is a model that drafts words, of no
+    concern if it is a head on the target's hidden states."""
     unchecked: list[str] = []
     """Why something could not be read."""
 
@@ -51,17 +56,33 @@ def answer(request: Request) -> Answer:
     alone = check_alone(target, request.target) if target is not None else []
     if request.draft is None:
         return Answer(alone=alone, unchecked=unchecked)
-    draft = target if request.draft.directory == request.target.directory else _read(request.draft, request, unchecked)
+    unreadable: list[Finding] = []
+    if request.draft.directory == request.target.directory:
+        draft = target
+    elif target is not None and not has_tokenizer(Path(request.draft.directory)):
+        draft = None
+        unreadable.append(missing_draft(request.draft))
+    else:
+        draft = _read(request.draft, request, unchecked, unreadable)
     if target is None or draft is None:
         pair = [] if request.is_heterogeneous else compare_sizes(request.target, request.draft, is_same_map=None)
-        return Answer(alone=alone, pair=pair, unchecked=unchecked)
+        return Answer(alone=alone, pair=pair, unreadable=unreadable, unchecked=unchecked)
     pair = compare(target, draft, request.target, request.draft, is_heterogeneous=request.is_heterogeneous)
     return Answer(alone=alone, pair=pair, unchecked=unchecked)
 
 
-def _read(party: Party, request: Request, unchecked: list[str]) -> Tokens | None:
+def _read(
+    party: Party, request: Request, unchecked: list[str], unreadable: list[Finding] | None = None
+) -> Tokens | None:
+    """None when it cannot be read. A broken one goes to `unreadable` where that is given, all else to `unchecked`."""
     try:
         return read_tokens(party.directory, trust_remote_code=request.trust_remote_code)
+    except BrokenTokenizerError as fault:
+        if unreadable is None:
+            unchecked.append(f"the tokenizer of {party.name}: {fault}")
+        else:
+            unreadable.append(broken_draft(party, str(fault)))
+        return None
     except TokenizerError as fault:
         unchecked.append(f"the tokenizer of {party.name}: {fault}")
         return None

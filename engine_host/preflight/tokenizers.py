@@ -66,6 +66,27 @@ def compare_sizes(target: Party, draft: Party, *, is_same_map: bool | None) -> l
     ]
 
 
+_UNSEEN = "it cannot be compared with the target's, and a pair that differs drafts other words without any error"
+
+
+def broken_draft(draft: Party, why: str) -> Finding:
+    return error(
+        "tokenizer.draft_broken",
+        f"the draft's tokenizer: {why}: {_UNSEEN}",
+        f"copy the tokenizer files that came with {draft.name} there again, or take "
+        'method = "ngram" in [engine.speculative_config]',
+    )
+
+
+def missing_draft(draft: Party) -> Finding:
+    return error(
+        "tokenizer.draft_missing",
+        f"the draft has no tokenizer: no tokenizer.json in {draft.directory}: {_UNSEEN}",
+        f"copy the tokenizer.json that came with {draft.name} there (not the target's), or take "
+        'method = "ngram" in [engine.speculative_config]',
+    )
+
+
 def check_alone(tokens: Tokens, party: Party) -> list[Finding]:
     """A token that the model has no embedding for."""
     if party.vocab_size is None or not tokens.vocab:

@@ -34,13 +34,18 @@ class Tokens:
 
 
 class TokenizerError(Exception):
-    """The file is no tokenizer; the message says why."""
+    """The tokenizer cannot be read; the message says why."""
+
+
+class BrokenTokenizerError(TokenizerError):
+    """Because of its own files, not of what is installed here or allowed."""
 
 
 def read_tokens(directory: str | Path, *, trust_remote_code: bool = False, samples: Sequence[str] = SAMPLES) -> Tokens:
     """The tokenizer in `directory`: its tokenizer.json if there is one, else whatever transformers makes of it.
 
-    Blocks for about 0.2 s for each 50,000 tokens, for seconds with transformers. Raises `TokenizerError`.
+    Blocks for about 0.2 s for each 50,000 tokens, for seconds with transformers. Raises `TokenizerError`, and
+    `BrokenTokenizerError` where its files are at fault.
     """
     path = Path(directory) / "tokenizer.json"
     return _read_json(path, samples) if path.is_file() else _read_other(directory, trust_remote_code, samples)
@@ -54,7 +59,7 @@ def _read_json(path: Path, samples: Sequence[str]) -> Tokens:
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as fault:  # the library raises bare Exception
-        raise TokenizerError(f"{path} cannot be read: {_brief(fault)}") from None
+        raise BrokenTokenizerError(f"{path} cannot be read: {_brief(fault)}") from None
     return Tokens(
         vocab=tokenizer.get_vocab(with_added_tokens=True),
         special=frozenset(token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special),
@@ -74,7 +79,10 @@ def _read_other(directory: str | Path, trust_remote_code: bool, samples: Sequenc
             encodings=tuple(tuple(tokenizer.encode(text, add_special_tokens=False)) for text in samples),
         )
     except Exception as fault:  # a model's own code may raise anything
-        raise TokenizerError(f"{directory} cannot be read: {_brief(fault)}") from None
+        # A library that is missing, code that may not be run and GGUF's own form say nothing about the files.
+        is_elsewhere = isinstance(fault, ImportError) or "trust_remote_code" in str(fault)
+        kind = TokenizerError if is_elsewhere or any(Path(directory).glob("*.gguf")) else BrokenTokenizerError
+        raise kind(f"{directory} cannot be read: {_brief(fault)}") from None
 
 
 def _brief(fault: Exception) -> str:

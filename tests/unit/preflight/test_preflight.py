@@ -183,13 +183,43 @@ async def test_a_head_that_vllm_recognises_compares_no_tokenizers(
     assert ids(report) == [] and report.wire.unchecked == []
 
 
-async def test_a_draft_in_no_readable_form_is_unchecked(machine: Machine, profile: Write, tmp_path: Path) -> None:
-    make_model(tmp_path / "draft")
-    (tmp_path / "draft" / "tokenizer.json").write_text("{}")
+@pytest.mark.parametrize("fault", ["broken", "missing"])
+async def test_a_draft_tokenizer_that_cannot_be_read_is_refused_for_a_model_that_drafts_words(
+    machine: Machine, profile: Write, tmp_path: Path, fault: str
+) -> None:
+    """A mismatch would corrupt every draft without a word, so that not knowing is not good enough."""
+    file = make_model(tmp_path / "draft") / "tokenizer.json"
+    file.write_text("{}") if fault == "broken" else file.unlink()
     machine.resolves(speculation_method="draft_model")
-    with_draft = f'method = "draft_model"\nmodel = "{tmp_path / "draft"}"\nnum_speculative_tokens = 5'
+    with_draft = f'model = "{tmp_path / "draft"}"\nnum_speculative_tokens = 5'
     report = await check(profile(speculation=with_draft))
-    assert any("the tokenizer of" in what and "cannot be read" in what for what in report.wire.unchecked)
+    assert not report.ok and ids(report) == [f"tokenizer.draft_{fault}"]
+    (finding,) = report.wire.findings
+    assert str(tmp_path / "draft") in finding.text and "tokenizer.json" in finding.text
+    assert "copy" in finding.remedy
+    assert report.wire.unchecked == []
+
+    machine.resolves(speculation_method="eagle")  # a head has none of its own
+    assert ids(await check(profile(speculation=with_draft))) == []
+
+    machine.answer = msgspec.structs.replace(machine.answer, facts=None)  # a head or a model: not known
+    report = await check(profile(speculation=with_draft))
+    assert report.ok and any("the draft" in what for what in report.wire.unchecked)
+    report = await check(profile(speculation=f'method = "draft_model"\n{with_draft}'))
+    assert ids(report) == [f"tokenizer.draft_{fault}"]
+
+
+async def test_tokenizers_that_are_not_read_in_time_are_unchecked(
+    machine: Machine, profile: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def late(*question: Any) -> Any:
+        raise TimeoutError
+
+    monkeypatch.setattr(questions, "ask_child", late)
+    make_model(tmp_path / "draft")
+    machine.resolves(speculation_method="draft_model")
+    report = await check(profile(speculation=f'model = "{tmp_path / "draft"}"\nnum_speculative_tokens = 5'))
+    assert report.ok and report.wire.unchecked == ["tokenizers: not read in time"]
 
 
 async def test_a_cancelled_check_ends_at_once(

@@ -167,7 +167,27 @@ def test_a_pair_that_cannot_be_read_is_still_compared_by_size(tmp_path: Path) ->
     answer = in_process(Request(target=target, draft=draft, deadline_s=30))
     assert [finding.id for finding in answer.pair] == ["tokenizer.vocab_size"]
     assert "could not be compared" in answer.pair[0].text
-    assert len(answer.unchecked) == 1 and "cannot be read" in answer.unchecked[0]
+    (finding,) = answer.unreadable
+    assert finding.id == "tokenizer.draft_broken" and "cannot be read" in finding.text
+    assert answer.unchecked == []
+
+
+def test_a_target_tokenizer_that_cannot_be_read_is_unchecked(tmp_path: Path) -> None:
+    """The engine would read it itself, and say so."""
+    target, draft = (party(make_model(tmp_path / name)) for name in ("target", "draft"))
+    (tmp_path / "target" / "tokenizer.json").write_text("{}")
+    answer = in_process(Request(target=target, draft=draft, deadline_s=30))
+    assert answer.unreadable == [] and len(answer.unchecked) == 1 and "cannot be read" in answer.unchecked[0]
+
+
+def test_a_draft_tokenizer_that_a_missing_library_would_read_is_unchecked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, draft = (party(make_model(tmp_path / name)) for name in ("target", "draft"))
+    (tmp_path / "draft" / "tokenizer.json").rename(tmp_path / "draft" / "tokenizer.model")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    answer = in_process(Request(target=target, draft=draft, deadline_s=30))
+    assert answer.unreadable == [] and len(answer.unchecked) == 1
 
 
 @pytest.mark.engine
