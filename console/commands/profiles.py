@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from console.client import NO_PARAMS, READ_DEADLINE_S, connected
+from console import format as fmt
+from console.client import NO_PARAMS, READ_DEADLINE_S, CallFailed, connected
 from console.commands.output import write_json
 from console.connect import resolve
 from console.consequence import FORECAST_DEADLINE_S
 from engine_host.profiles import Profile, ProfileDirectory, detail_of, diff_profiles, find_profile, load_profile
 from engine_host.profiles.shape_check import UNCHECKED, shape_check
+from engine_host.protocol.envelope import ErrorCode
 from engine_host.protocol.errors import EXIT_DONE, EXIT_INVALID, OperatorError
 from engine_host.protocol.events import Severity
 from engine_host.protocol.methods import DiffParams, ProfileName
@@ -85,6 +89,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _diff(arguments: argparse.Namespace) -> int:
     before = None if arguments.before == RUNNING else arguments.before
+    _tell_of_a_file_called_running(arguments)
     if _is_on_host(arguments) or arguments.before == RUNNING:
         diff = _ask(arguments, "profiles.diff", ProfileDiff, DiffParams(before=before, after=arguments.after))
     elif before is None:
@@ -106,23 +111,43 @@ def _diff(arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def _tell_of_a_file_called_running(arguments: argparse.Namespace) -> None:
+    """The word means what the host runs only in the first place. Raises `OperatorError` for one in the second."""
+    file = arguments.profiles_dir / f"{RUNNING}.toml"
+    if arguments.before == RUNNING and file.exists():
+        print(
+            f'vllm-console: "{RUNNING}" is what the host runs, not the profile {fmt.clean(str(file))}; '
+            f"for that one write {RUNNING}.toml",
+            file=sys.stderr,
+        )
+    if arguments.after == RUNNING and not _is_on_host(arguments) and not file.exists():
+        raise OperatorError(
+            f'no profile "{RUNNING}" in {arguments.profiles_dir}: what the host runs is named first',
+            f"write: vllm-console profiles diff {RUNNING} {arguments.before or 'PROFILE'}",
+        )
+
+
 def _check(arguments: argparse.Namespace) -> int:
-    names = arguments.names or _every_name(arguments)
-    if _is_on_host(arguments):
-        results = [
-            _ask(arguments, "profiles.check", Preflight, ProfileName(name=name), FORECAST_DEADLINE_S) for name in names
-        ]
-    else:
-        results = [_checked_here(name, arguments.profiles_dir) for name in names]
-    for result in results:
+    passed = True
+    for result in _results(arguments, arguments.names or _every_name(arguments)):
+        passed = passed and _passes(result, arguments.strict)
         if arguments.json:
             write_json(_encode(result))
         else:
             from console.commands import profiles_text
             from console.commands.output import write_lines
 
-            write_lines(profiles_text.check_lines(result))
-    return EXIT_DONE if all(_passes(result, arguments.strict) for result in results) else EXIT_INVALID
+            write_lines(profiles_text.check_lines(result, is_from_host=_is_on_host(arguments)))
+    return EXIT_DONE if passed else EXIT_INVALID
+
+
+def _results(arguments: argparse.Namespace, names: list[str]) -> Iterator[Preflight]:
+    """One at a time: on a host each takes seconds, and those that are done are worth having when the host goes away."""
+    for name in names:
+        if _is_on_host(arguments):
+            yield _checked_there(name, arguments)
+        else:
+            yield _checked_here(name, arguments.profiles_dir)
 
 
 def _passes(result: Preflight, is_strict: bool) -> bool:
@@ -140,8 +165,22 @@ def _checked_here(name: str, profiles_dir: Path) -> Preflight:
     try:
         return shape_check(local_profile(name, profiles_dir))
     except OperatorError as error:
-        finding = Finding(id="profile.refused", severity=Severity.ERROR, text=error.fact, remedy=error.remedy)
-        return Preflight(profile=name, ok=False, findings=[finding], unchecked=UNCHECKED)
+        return _refused(name, error.fact, error.remedy, UNCHECKED)
+
+
+def _checked_there(name: str, arguments: argparse.Namespace) -> Preflight:
+    """The host answers a file that it cannot read with an error, which is as much of a finding as any other."""
+    try:
+        return _ask(arguments, "profiles.check", Preflight, ProfileName(name=name), FORECAST_DEADLINE_S)
+    except CallFailed as error:
+        if error.error.code != ErrorCode.INVALID_PARAMS:
+            raise
+        return _refused(name, error.error.message, error.remedy, [])
+
+
+def _refused(name: str, fact: str, remedy: str, unchecked: list[str]) -> Preflight:
+    finding = Finding(id="profile.refused", severity=Severity.ERROR, text=fact, remedy=remedy)
+    return Preflight(profile=name, ok=False, findings=[finding], unchecked=unchecked)
 
 
 def local_profile(name: str, profiles_dir: Path) -> Profile:

@@ -90,7 +90,8 @@ def diff_lines(diff: ProfileDiff, width: int) -> list[Line]:
     return rows + [_change(change, keys, befores, afters) for change in diff.changes]
 
 
-def check_lines(result: Preflight) -> list[Line]:
+def check_lines(result: Preflight, *, is_from_host: bool = False) -> list[Line]:
+    """`is_from_host`: made there, so that what is unchecked could not be checked there either."""
     name = fmt.clean(result.profile)
     if result.digest:
         name += f" ({fmt.clean(result.digest)})"
@@ -103,7 +104,8 @@ def check_lines(result: Preflight) -> list[Line]:
     if result.longest_tokens is not None:
         rows.append(line(f"  the longest request that fits has {fmt.count(result.longest_tokens)} tokens"))
     if result.unchecked:
-        rows.append(line(("  only the host can check (--on-host):", Tone.FAINT)))
+        head = "not checked:" if is_from_host else "only the host can check (--on-host):"
+        rows.append(line((f"  {head}", Tone.FAINT)))
         rows += [line((f"    {fmt.clean(what)}", Tone.FAINT)) for what in result.unchecked]
     return rows
 

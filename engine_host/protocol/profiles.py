@@ -116,4 +116,4 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
     longest_tokens: int | None = None
     """The longest request that fits into the KV cache."""
     unchecked: list[str] = []
-    """What only the host can check, when this was not made there."""
+    """What only the host can check, when this was not made there; else what could not be checked there, and why."""

@@ -167,7 +167,8 @@ class ScriptedHost:
         params = msgspec.json.decode(request.params, type=method.params)
         if request.method in self.answers:
             answer = self.answers[request.method]
-            return encode_result(request.id, answer(params) if callable(answer) else answer)
+            result = answer(params) if callable(answer) else answer
+            return (encode_error if isinstance(result, RpcError) else encode_result)(request.id, result)
         match request.method:
             case "status":
                 return encode_result(request.id, self.snapshot)

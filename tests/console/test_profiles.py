@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine_host.protocol.errors import EXIT_DONE, EXIT_INVALID, EXIT_REFUSED, EXIT_UNREACHABLE
+from engine_host.protocol.envelope import ErrorCode, RpcError
+from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_REFUSED, EXIT_UNREACHABLE
 from engine_host.protocol.events import Severity
-from engine_host.protocol.methods import Reloaded, Role
+from engine_host.protocol.methods import ProfileName, Reloaded, Role
 from engine_host.protocol.profiles import (
     Finding,
     KeyChange,
@@ -126,6 +127,12 @@ async def test_diff_of_one_profile_needs_a_host(directory):
     done = await profiles(directory, "diff", "heir")
     assert done.code == EXIT_INVALID
     assert "diff running heir" in done.err
+
+
+async def test_what_runs_is_named_first(directory):
+    done = await profiles(directory, "diff", "heir", "running")
+    assert done.code == EXIT_INVALID
+    assert "named first" in done.err and "profiles diff running heir" in done.err
 
 
 async def test_check_says_what_only_the_host_can_check(directory):
@@ -255,6 +262,42 @@ class TestOnAHost:
         assert done.code == EXIT_INVALID
         assert "✗ invalid" in done.out and "remove it" in done.out
         assert "only the host can check" not in done.out
+
+    async def test_a_broken_file_does_not_keep_the_others_from_being_checked(self, host: ScriptedHost):
+        def answer(params: ProfileName) -> Preflight | RpcError:
+            if params.name == "bad":
+                return RpcError(ErrorCode.INVALID_PARAMS, "/p/bad.toml is not TOML", {"remedy": "mend that line"})
+            return Preflight(profile=params.name, ok=True, unchecked=["memory: the driver is away"])
+
+        host.answers["profiles.check"] = answer
+        host.answers["profiles.list"] = ProfileList(
+            directory="/p", profiles=[ProfileSummary(name=name, path=f"/p/{name}.toml") for name in ("bad", "good")]
+        )
+        done = await run("profiles", "check", "-t", str(host.path))
+        assert (done.code, done.err) == (EXIT_INVALID, "")
+        assert "bad: ✗ invalid" in done.out and "/p/bad.toml is not TOML" in done.out and "mend that line" in done.out
+        assert "good: ✓ nothing wrong" in done.out
+        assert "not checked:" in done.out and "the driver is away" in done.out
+        assert "only the host can check" not in done.out, "it was asked"
+        printed = await run("profiles", "check", "bad", "good", "--json", "-t", str(host.path))
+        results = [msgspec.json.decode(row, type=Preflight) for row in printed.out.splitlines()]
+        assert [(one.profile, one.ok) for one in results] == [("bad", False), ("good", True)]
+        assert [finding.id for finding in results[0].findings] == ["profile.refused"]
+
+    async def test_a_host_that_fails_itself_is_no_finding(self, host: ScriptedHost):
+        host.failing["profiles.check"] = RpcError(ErrorCode.INTERNAL, "it broke", {"remedy": "see its log"})
+        done = await run("profiles", "check", "good", "-t", str(host.path))
+        assert done.code == EXIT_FAILED and is_fact_and_remedy(done.err) and done.out == ""
+
+    async def test_a_profile_file_called_running_is_told_apart_from_what_runs(
+        self, host: ScriptedHost, directory: Path
+    ):
+        host.answers["profiles.diff"] = self.DIFF
+        (directory / "running.toml").write_text(BASE)
+        done = await profiles(directory, "diff", "running", "heir", "-t", str(host.path))
+        assert done.code == EXIT_DONE and "what the host runs, not the profile" in done.err
+        file = await profiles(directory, "diff", "running.toml", "heir")
+        assert (file.code, file.err) == (EXIT_DONE, "") and "running -> heir" in file.out
 
     async def test_show(self, host: ScriptedHost):
         detail = ProfileDetail(
