@@ -8,6 +8,8 @@ the server's own `receive` and `send`.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 
 from engine_host.engine.port import AsgiApp, Receive, Scope, Send
 from engine_host.gateway.held_request import HeldRequest
@@ -26,8 +28,9 @@ class Entry:
         self._open = asyncio.Event()
         self._open.set()
         self._hold_deadline_s = 0.0
-        self.held = 0
-        """Requests waiting for the end of `hold` now."""
+        self._held_since: dict[int, float] = {}
+        """When each request that waits now came, oldest first."""
+        self._tickets = itertools.count()
         self.held_total = 0
         """Requests that waited since the last `hold` began."""
         self.inflight = 0
@@ -39,6 +42,17 @@ class Entry:
         self.admitted_total = 0
         self.refused_total = 0
         self.refused_by_reason: dict[str, int] = {}
+
+    @property
+    def held(self) -> int:
+        """Requests waiting for the end of `hold` now."""
+        return len(self._held_since)
+
+    @property
+    def oldest_held_s(self) -> float | None:
+        """How long the first of them has waited; None when none waits."""
+        first = next(iter(self._held_since.values()), None)
+        return None if first is None else time.monotonic() - first
 
     def attach(self, app: AsgiApp) -> None:
         """Give requests to `app` from now on, those held first."""
@@ -116,12 +130,13 @@ class Entry:
     async def _hold_until_open(self, receive: Receive) -> Receive | None:
         """Wait; returns a `receive` that repeats what came meanwhile, or None when the client hung up."""
         waiting = HeldRequest(receive)
-        self.held += 1
+        ticket = next(self._tickets)
+        self._held_since[ticket] = time.monotonic()
         self.held_total += 1
         try:
             return await waiting.until(self._open, self._hold_deadline_s)
         finally:
-            self.held -= 1
+            del self._held_since[ticket]
 
     async def _answer_unavailable(self, scope: Scope, receive: Receive, send: Send, why: Unavailable) -> None:
         self.refused_total += 1

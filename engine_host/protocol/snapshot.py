@@ -151,6 +151,7 @@ class Queue(_Wire, frozen=True, kw_only=True):
     held: int | None = None
     """At the gate, not yet given to the engine."""
     oldest_wait_s: float | None = None
+    """Of those waiting and those held."""
     preemptions_per_s: float | None = None
     preemptions_total: int = 0
     window_s: float | None = None

@@ -96,7 +96,7 @@ class SnapshotTaker:
             state_version=lifecycle.state_version,
             engine=self._engine(),
             kv=kv,
-            queue=msgspec.structs.replace(queue, held=self._entry.held),
+            queue=self._with_the_held(queue),
             speculation=self._speculation(),
             throughput=store.throughput(),
             latency=store.latency(),
@@ -112,6 +112,11 @@ class SnapshotTaker:
             at=now,
             seq=self._seq,
         )
+
+    def _with_the_held(self, queue: Queue) -> Queue:
+        """Whoever waits at the gate waits like those in the engine's queue."""
+        waits = [wait for wait in (queue.oldest_wait_s, self._entry.oldest_held_s) if wait is not None]
+        return msgspec.structs.replace(queue, held=self._entry.held, oldest_wait_s=max(waits, default=None))
 
     def _host(self, now: float, machine: MachineFigures) -> Host:
         identity = dataclasses.asdict(self._identity)

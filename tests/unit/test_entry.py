@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import pytest
@@ -140,3 +141,23 @@ async def test_who_waits_at_the_gate_also_waits_for_a_switch_that_follows_at_onc
     assert entry.held == 1 and not waits.done()
     entry.attach(app)
     assert await waits == [{"type": "answered"}]
+
+
+async def test_the_oldest_wait_at_the_gate_is_told_until_its_client_leaves() -> None:
+    entry = Entry()
+    entry.attach(app)
+    assert entry.oldest_held_s is None
+    entry.hold(30.0)
+    first = asyncio.create_task(ask(entry, POST))
+    await turns(20)
+    after_first = time.monotonic()
+    second = asyncio.create_task(ask(entry, POST))
+    await turns(20)
+    assert entry.held == 2
+    assert entry.oldest_held_s is not None and entry.oldest_held_s >= time.monotonic() - after_first
+    first.cancel()
+    await asyncio.wait({first})
+    assert entry.held == 1 and entry.oldest_held_s <= time.monotonic() - after_first
+    entry.attach(app)
+    await second
+    assert (entry.held, entry.oldest_held_s) == (0, None)

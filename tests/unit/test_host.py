@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -96,3 +97,21 @@ def test_a_look_into_the_scheduler_is_offered_while_the_engine_that_serves_allow
     assert host.identity.capabilities == ("live_scheduler",)
     host._lifecycle._service.engine = ScriptedEngine(scheduler="the scheduler of vLLM 0.40 is not known")
     assert host.identity.capabilities == ()
+
+
+async def test_the_oldest_wait_counts_who_waits_at_the_gate(tmp_path: Path) -> None:
+    host = host_on("127.0.0.1", tmp_path)
+    assert host.snapshot().queue.oldest_wait_s is None
+    host._entry.hold(30.0)
+
+    async def unused(*_: Any) -> Any:
+        raise AssertionError("it is held")
+
+    waits = asyncio.create_task(host._entry({"type": "http", "method": "POST"}, asyncio.Event().wait, unused))
+    while not host._entry.held:
+        await asyncio.sleep(0)
+    host._snapshots._last = None
+    queue = host.snapshot().queue
+    assert queue.held == 1 and queue.oldest_wait_s is not None
+    waits.cancel()
+    await asyncio.wait({waits})
