@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine_host.engine.deck import Deck
-from engine_host.engine.port import Bound, Engine
+from engine_host.engine.port import STOPPED, Bound, Engine
 from engine_host.engine.timeline import Timeline
 
 _DRAIN_POLL_S = 0.05
@@ -26,7 +26,7 @@ _TOO_LONG = _CUT_OFF.format(reason="it is too long for the new engine")
 
 @dataclass
 class Carriage:
-    """Used once, in the order `hold`, `take`, `give` or `lose`."""
+    """Used once, in the order `hold`, `take`, `give`, `lose` or `stop`."""
 
     deck: Deck
     timeline: Timeline
@@ -114,7 +114,14 @@ class Carriage:
 
     def lose(self, reason: str) -> None:
         """End what was taken and found no engine, and what the old app still asks for."""
+        self._end(_CUT_OFF.format(reason=reason))
+
+    def stop(self) -> None:
+        """The same because the host stops, which is no fault of the new engine."""
+        self._end(STOPPED)
+
+    def _end(self, error: str) -> None:
         if self._old is not None:
-            self._old.drop(self._items, _CUT_OFF.format(reason=reason))
-            self._old.succeed(None, _CUT_OFF.format(reason=reason))
+            self._old.drop(self._items, error)
+            self._old.succeed(None, error)
         self._items = []

@@ -65,6 +65,9 @@ class StepStats:
     queue_s: Sequence[float] = ()
 
 
+STOPPED = "The server stopped its engine before this answer was finished. Send it again."
+"""What the client of an answer is told that a stop of the host ends."""
+
 StepSink = Callable[[StepStats], None]
 """Called on the event loop at every step: it must only append and return."""
 

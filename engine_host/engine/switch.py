@@ -116,7 +116,7 @@ class Switch:
             return self._keep(Outcome.CANCELLED, text)
         except Interrupted:
             if self.deck.engine is None:
-                self._requests.lose("the host is stopping")
+                self._requests.stop()
                 self.deck.stopping()
             raise
         except OperatorError:

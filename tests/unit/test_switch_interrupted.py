@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from engine_host.engine import carriage
+from engine_host.engine.port import STOPPED
 from engine_host.profiles import Profile
 from engine_host.protocol.errors import EXIT_REFUSED, OperatorError
 from engine_host.protocol.snapshot import State
@@ -66,7 +67,8 @@ async def test_a_stop_during_a_switch_ends_both(tmp_path: Path) -> None:
         await run
     with pytest.raises(OperatorError, match="the host is stopping"):
         await under_way
-    assert hangs.stopped_with and stream.ended_with is not None
+    assert hangs.stopped_with
+    assert stream.ended_with == STOPPED, "no word of the new engine: the stop ended it"
 
 
 async def test_a_second_switch_is_refused_naming_who_and_since_when(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine_host.engine.port import (
+    STOPPED,
     AsgiApp,
     Backlog,
     Bound,
@@ -59,7 +60,6 @@ _SHUTDOWN_GRACE_S = 10.0
 """What vLLM's shutdown gets beyond its own time-out before its processes are killed under it."""
 _ABANDON_S = 10.0
 """What a build that is given up gets to fail once its processes are gone."""
-_STOPPED = "The server stopped its engine before this answer was finished. Send it again."
 
 
 class VllmEngine:
@@ -266,7 +266,7 @@ class VllmEngine:
         llm, self._llm = self._llm, None
         if llm is not None and not llm.errored:
             # Not vLLM's own abort: an answer that ends with 200 looks finished to whoever reads it.
-            carry.end_with(llm, refusal(_STOPPED))
+            carry.end_with(llm, refusal(STOPPED))
         if not keep_app:
             await self._close_lifespan()
         if llm is not None:
