@@ -117,6 +117,8 @@ def _verdict(forecast: SwitchForecast) -> Line:
     counted = [fmt.many(errors, "error")] if errors else []
     counted += [fmt.many(warnings, "warning")] if warnings else []
     told = ", ".join(counted)
+    if forecast.not_now is not None and errors == 1:
+        return line((" × REFUSED now ", Tone.BAD), " whatever the profile; nothing was touched")
     if not forecast.ok:
         return line((f" × REFUSED by the check{': ' + told if told else ''} ", Tone.BAD), " nothing was touched")
     if forecast.tier is Tier.NONE:

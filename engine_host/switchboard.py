@@ -19,9 +19,18 @@ from engine_host.preflight.known_answers import KnownAnswers
 from engine_host.preflight.preflight import PreflightReport, run_preflight
 from engine_host.profiles import Profile, ProfileDirectory, changes
 from engine_host.protocol.errors import EXIT_FAILED, OperatorError
+from engine_host.protocol.events import Severity
 from engine_host.protocol.methods import ForecastParams, SwitchParams
-from engine_host.protocol.profiles import Preflight, ProfileChanges, ProfileDetail, ProfileDiff, ProfileList, Tier
-from engine_host.protocol.switching import Outcome, SwitchForecast, SwitchResult, SwitchStatus
+from engine_host.protocol.profiles import (
+    Finding,
+    Preflight,
+    ProfileChanges,
+    ProfileDetail,
+    ProfileDiff,
+    ProfileList,
+    Tier,
+)
+from engine_host.protocol.switching import NOT_NOW, Outcome, SwitchForecast, SwitchResult, SwitchStatus
 
 SWITCH_TIMES_FILE = "switch-times.json"
 """In the state directory."""
@@ -93,13 +102,14 @@ class Switchboard:
         inflight = handling.carry + handling.drain + handling.replay
         if plan.tier not in (Tier.OVERLAP, Tier.RELOAD):
             handling = Handling()  # none of them notices
+        refused = self._refused_now()
         return SwitchForecast(
             from_profile=running.name,
             to_profile=profile.name,
             tier=plan.tier,
             tier_reason=plan.reason,
-            ok=report.ok,
-            findings=report.wire.findings,
+            ok=report.ok and not refused,
+            findings=[*refused, *report.wire.findings],
             changes=list(plan.changes),
             phases=phases,
             expected_s=expected_s,
@@ -109,6 +119,14 @@ class Switchboard:
             will_drain=handling.drain,
             will_replay=handling.replay,
         )
+
+    def _refused_now(self) -> list[Finding]:
+        """What stands against any switch at this moment, whatever the profile."""
+        refusal = self._lifecycle.switch_refusal
+        if refusal is None:
+            return []
+        text = f"a switch is refused now: {refusal.fact}"
+        return [Finding(id=NOT_NOW, severity=Severity.ERROR, text=text, remedy=refusal.remedy)]
 
     def status(self) -> SwitchStatus:
         under_way = self._lifecycle.switch_under_way

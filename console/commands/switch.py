@@ -168,6 +168,8 @@ async def _switch(target: Target, wanted: Wanted, phases: Phases) -> msgspec.Raw
 async def _agree(client: Client, wanted: Wanted, snapshot: Snapshot) -> SwitchForecast:
     params = ForecastParams(profile=wanted.profile, tier=wanted.tier)
     told = await client.read("switch.forecast", SwitchForecast, params, FORECAST_DEADLINE_S)
+    if (not_now := told.not_now) is not None:
+        raise OperatorError(f"{not_now.text}.", not_now.remedy, exit_code=EXIT_REFUSED)
     if not told.ok:
         errors = "; ".join(f.text for f in told.findings if f.severity.value == "error")
         raise OperatorError(

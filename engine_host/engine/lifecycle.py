@@ -165,6 +165,11 @@ class Lifecycle:
         return self._switching.under_way
 
     @property
+    def switch_refusal(self) -> OperatorError | None:
+        """Why no switch can begin now; None if one can."""
+        return self._switching.refusal
+
+    @property
     def last_switch(self) -> SwitchResult | None:
         return self._switching.last
 

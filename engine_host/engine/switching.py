@@ -36,6 +36,24 @@ class Switching:
         self.under_way: Switch | None = None
         self.last: SwitchResult | None = None
 
+    @property
+    def refusal(self) -> OperatorError | None:
+        """Why no switch can begin now; None if one can."""
+        if (other := self.under_way) is not None:
+            since = time.strftime("%H:%M:%S", time.localtime(other.since))
+            return OperatorError(
+                f"{other.order.who} switches to {other.order.profile.name} since {since}",
+                "Follow it with `vllm-console switch --status`, or cancel it with `vllm-console switch --cancel`.",
+                exit_code=EXIT_REFUSED,
+            )
+        if self._state.now not in (State.SERVING, State.DEAD):
+            return OperatorError(
+                f"the host is {self._state.now}, and a profile is switched while it is serving or dead",
+                "Follow it with `vllm-console watch` and try again.",
+                exit_code=EXIT_REFUSED,
+            )
+        return None
+
     async def ask(
         self, order: SwitchOrder, preflight: Callable[[Profile], Coroutine[Any, Any, Checked]], times: PhaseTimes
     ) -> SwitchResult:
@@ -43,19 +61,8 @@ class Switching:
 
         Raises `OperatorError`: one is under way already, or the host is in no state for it.
         """
-        if (other := self.under_way) is not None:
-            since = time.strftime("%H:%M:%S", time.localtime(other.since))
-            raise OperatorError(
-                f"{other.order.who} switches to {other.order.profile.name} since {since}",
-                "Follow it with `vllm-console switch --status`, or cancel it with `vllm-console switch --cancel`.",
-                exit_code=EXIT_REFUSED,
-            )
-        if self._state.now not in (State.SERVING, State.DEAD):
-            raise OperatorError(
-                f"the host is {self._state.now}, and a profile is switched while it is serving or dead",
-                "Follow it with `vllm-console watch` and try again.",
-                exit_code=EXIT_REFUSED,
-            )
+        if (refusal := self.refusal) is not None:
+            raise refusal
         command = Command("switch", order.drain_timeout_s, order.who)
         self.under_way = Switch(self._deck, order, preflight, times, command.done)
         command.done.add_done_callback(self._is_over)

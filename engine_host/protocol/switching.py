@@ -89,6 +89,10 @@ class SwitchResult(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's own last error lines, when it failed."""
 
 
+NOT_NOW = "switch.not_now"
+"""The finding that says that the host would refuse any switch at this moment, and why."""
+
+
 class SwitchForecast(msgspec.Struct, frozen=True, kw_only=True):
     """What `--dry-run` tells: nothing was touched."""
 
@@ -98,6 +102,7 @@ class SwitchForecast(msgspec.Struct, frozen=True, kw_only=True):
     tier_reason: str
     """Why not a cheaper one: "engine.max_model_len differs"; "both engines need 30 GiB, 12 are free"."""
     ok: bool
+    """False where the switch would be refused: by the check, or by the host's state (the finding `NOT_NOW`)."""
     findings: list[Finding] = []
     changes: list[KeyChange] = []
     phases: list[SwitchPhase] = []
@@ -110,6 +115,11 @@ class SwitchForecast(msgspec.Struct, frozen=True, kw_only=True):
     will_drain: int = 0
     """Requests in flight that cannot be carried and get the drain time."""
     will_replay: int = 0
+
+    @property
+    def not_now(self) -> Finding | None:
+        """What stands against any switch at this moment."""
+        return next((finding for finding in self.findings if finding.id == NOT_NOW), None)
 
 
 class SwitchStatus(msgspec.Struct, frozen=True, kw_only=True):

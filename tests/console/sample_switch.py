@@ -10,6 +10,7 @@ from engine_host.protocol.events import Severity
 from engine_host.protocol.profiles import Finding, KeyChange, ProfileDiff, ProfileList, ProfileSummary, Tier
 from engine_host.protocol.snapshot import Engine, Kv, Queue, Snapshot, Speculation, State, Throughput
 from engine_host.protocol.switching import (
+    NOT_NOW,
     Outcome,
     PhaseName,
     SwitchForecast,
@@ -143,6 +144,13 @@ def forecast(**changes: Any) -> SwitchForecast:
 
 def refused() -> SwitchForecast:
     return forecast(ok=False, findings=[WARNING, ERROR])
+
+
+def refused_now() -> SwitchForecast:
+    """Of a host that starts."""
+    text = "a switch is refused now: the host is starting"
+    finding = Finding(id=NOT_NOW, severity=Severity.ERROR, text=text, remedy="Try again.")
+    return forecast(ok=False, findings=[finding])
 
 
 def overlapping_forecast(**changes: Any) -> SwitchForecast:

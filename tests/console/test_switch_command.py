@@ -87,6 +87,14 @@ async def test_a_dry_run_that_is_refused_is_exit_1_and_names_the_error_first(hos
     assert done.out.index("needs 132 GiB") < done.out.index("has no effect")
 
 
+async def test_a_dry_run_of_a_host_that_would_refuse_any_switch_does_not_blame_the_profile(host):
+    host.forecast = sample_switch.refused_now()
+    done = await run("switch", "throughput", "--dry-run", "-t", str(host.path))
+    assert done.code == EXIT_FAILED
+    assert "REFUSED now" in done.out and "by the check" not in done.out
+    assert "the host is starting" in done.out
+
+
 async def test_a_dry_run_as_json_is_the_forecast_and_nothing_else(host):
     done = await run("switch", "throughput", "--dry-run", "--tier", "overlap", "--json", "-t", str(host.path))
     assert (done.code, done.err, done.out.count("\n")) == (EXIT_DONE, "", 1)
@@ -339,6 +347,14 @@ async def test_nobody_is_asked_to_agree_to_what_the_check_refuses(host):
     assert code == EXIT_FAILED
     assert "needs 132 GiB" in " ".join(text.split())
     assert "[y/N]" not in text
+    assert sent(host) == []
+
+
+async def test_nobody_is_asked_to_agree_to_what_the_host_refuses_now(host):
+    host.forecast = sample_switch.refused_now()
+    code, text = await on_a_terminal("switch", "throughput", "-t", str(host.path))
+    assert code == EXIT_REFUSED
+    assert "the host is starting" in " ".join(text.split()) and "[y/N]" not in text
     assert sent(host) == []
 
 

@@ -16,6 +16,7 @@ from engine_host.preflight.known_answers import KnownAnswers
 from engine_host.preflight.preflight import PreflightReport
 from engine_host.profiles import ProfileDirectory, load_profile
 from engine_host.protocol.errors import OperatorError
+from engine_host.protocol.events import Severity
 from engine_host.protocol.methods import ForecastParams, SwitchParams
 from engine_host.protocol.profiles import Preflight, Tier
 from engine_host.protocol.snapshot import State
@@ -182,3 +183,32 @@ async def test_keys_that_no_switch_applies_are_named_with_what_does(tmp_path: Pa
         result = await board.switch(SwitchParams(profile="b", idempotency_key="k"), "ops")
         assert result.outcome is Outcome.SWITCHED
         assert "; server.port not yet: the host keeps its listener" in result.text
+
+
+async def test_a_dry_run_while_the_host_starts_says_that_a_switch_is_refused_now(
+    tmp_path: Path, checks: Checks
+) -> None:
+    write(tmp_path, "b", "max_num_seqs = 4")
+    async with board_of(World(ScriptedEngine(start_hangs=True)), tmp_path, State.STARTING) as board:
+        told = await board.forecast(ForecastParams(profile="b"))
+        assert not told.ok and told.not_now is not None
+        assert (told.not_now.severity, told.not_now.remedy) == (
+            Severity.ERROR,
+            "Follow it with `vllm-console watch` and try again.",
+        )
+        assert told.not_now.text == (
+            "a switch is refused now: the host is starting, and a profile is switched while it is serving or dead"
+        )
+
+
+async def test_a_dry_run_beside_a_switch_names_who_switches(tmp_path: Path, checks: Checks) -> None:
+    write(tmp_path, "b", "max_num_seqs = 4")
+    async with board_of(World(ScriptedEngine(streams=[ScriptedStream("grammar", carryable=False)])), tmp_path) as board:
+        assert (await board.forecast(ForecastParams(profile="b"))).ok
+        under_way = asyncio.create_task(board.switch(SwitchParams(profile="b", idempotency_key="k"), "ops"))
+        while board.status().active is None:
+            await asyncio.sleep(0)
+        told = await board.forecast(ForecastParams(profile="b"))
+        assert not told.ok and told.not_now is not None and "ops switches to b since" in told.not_now.text
+        await board.cancel("maria")
+        await under_way

@@ -107,7 +107,8 @@ class AskSwitchScreen(ConfirmScreen):
         if isinstance(answer, str):
             return f"Not by {self.terms.tier}: {answer}"
         if not answer.forecast.ok:
-            return f"The check refuses it: {_errors(answer.forecast)}"
+            refused = "It is refused now" if answer.forecast.not_now else "The check refuses it"
+            return f"{refused}: {_errors(answer.forecast)}"
         age_s = self._now() - answer.at
         return switch_consequence(answer.forecast, state.snapshot, self.terms.drain_s, age_s)
 
