@@ -8,6 +8,7 @@ name instead of the deployment losing it.
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from engine_host.protocol.errors import OperatorError
 OWN_COMMENT = "# vllm-console: "
 """Begins a comment that carries what vLLM has no argument for: `# vllm-console: switch.drain_timeout_s = 5.0`."""
 
+MORE_THAN_ONCE = "given more than once; the last one counts"
+
 TRUE, FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 
 
@@ -34,6 +37,10 @@ class Imported:
     notices: list[str] = field(default_factory=list)
     _given: dict[str, str] = field(default_factory=dict)
     """Argument -> the source that gave it last."""
+    _apart: set[str] = field(default_factory=set)
+    """Dotted keys of mappings that came by a name of their own: an older one, or a dotted option."""
+    _swap_space: tuple[str, float] | None = None
+    """As it was written, and the GiB that it asked for."""
 
     def content(self) -> dict[str, Any]:
         """What a profile file of this would hold."""
@@ -65,9 +72,24 @@ class Imported:
         elif argument.table is None:
             self.notice(f"{written}: concerns `vllm serve` itself and not the engine; left out")
         elif inner:
-            self._put_inner(written, argument.table, head, inner, value)
+            self._put_inner(written, argument.table, head, inner, value, source)
         elif (typed := self._typed(written, value, argument)) is not None:
             self._put_known(written, argument, head, typed, source)
+
+    def finish(self) -> None:
+        """What can be said only once everything has been put."""
+        engine = self.tables["engine"]
+        if self._swap_space is None or engine.get("kv_offloading_size") != self._swap_space[1]:
+            return  # or today's own name came later, and counts
+        written, per_gpu = self._swap_space
+        sizes = [engine.get(f"{way}_parallel_size", 1) for way in ("tensor", "pipeline")]
+        gpus = math.prod(size for size in sizes if type(size) is int and size > 0)
+        if gpus > 1:
+            engine["kv_offloading_size"] = per_gpu * gpus
+            self.notice(
+                f"{written}: {per_gpu:g} GiB for each GPU are kv_offloading_size = {per_gpu * gpus:g} GiB over the "
+                f"{gpus} GPUs of this engine"
+            )
 
     def put_own(self, comment: str) -> None:
         """A line that an export wrote for itself: `switch.drain_timeout_s = 5.0`. Raises `OperatorError`."""
@@ -91,10 +113,10 @@ class Imported:
             table[name] = [*table[name], *value]
             return
         if self._given.get(name) == source and table.get(name) != value:
-            self.notice(f"{written}: given more than once; the last one counts")
-        self._given[name] = source
+            self.notice(f"{written}: {MORE_THAN_ONCE}")
+        replaced, self._given[name] = self._given.get(name), source
         if isinstance(value, dict):
-            value = self._without_older(written, name, value)
+            value = self._merged(written, argument.table, name, self._without_older(written, name, value), replaced)
         if f"{argument.table}.{name}" in SECRETS:
             self.notice(f"{written}: the profile holds a secret now; keep its file to yourself (chmod 600)")
         table[name] = value
@@ -113,6 +135,8 @@ class Imported:
             return
         self.notice(f"{written}: {older.note}")
         self.put(written, older.target, "ray" if name == "worker_use_ray" else value, source)
+        if name == "swap_space":
+            self._swap_space = written, self.tables["engine"].get("kv_offloading_size", 0.0)
 
     def _put_unknown(self, written: str, name: str, inner: list[str], value: Any) -> None:
         known = catalogue()
@@ -126,7 +150,26 @@ class Imported:
         guessed = [_guessed(item) for item in value] if isinstance(value, list) else _guessed(value)
         _nest(self.tables["engine"], [name, *inner], guessed)
 
-    def _put_inner(self, written: str, table: str, name: str, inner: list[str], value: Any) -> None:
+    def _merged(
+        self, written: str, table: str, name: str, value: dict[str, Any], replaced: str | None
+    ) -> dict[str, Any]:
+        """A whole mapping takes the place of one that the source `replaced` gave, not of what had names of its own."""
+        before = self.tables[table].get(name)
+        kept = {}
+        for key, item in before.items() if isinstance(before, dict) else ():
+            where = f"{name}.{key}"
+            if where not in self._apart:
+                if key not in value and replaced is not None:
+                    self.notice(f"{written}: is a whole mapping, so that the {where} of the {replaced} is left out")
+            elif key not in value:
+                kept[key] = item
+            else:
+                if value[key] != item:
+                    self.notice(f"{where}: {MORE_THAN_ONCE}")
+                self._apart.discard(where)
+        return {**kept, **value}
+
+    def _put_inner(self, written: str, table: str, name: str, inner: list[str], value: Any, source: str) -> None:
         """`--speculative-config.num_speculative_tokens 5`"""
         known = self.tables[table].get(name)
         if known is not None and not isinstance(known, dict):
@@ -136,6 +179,8 @@ class Imported:
         if last.endswith("+"):
             inner = [*inner[:-1], last[:-1]]
             value = value.split(",") if isinstance(value, str) else value
+        if len(inner) == 1:
+            inner = [self._underscored(written, name, inner[0])]
         if len(inner) == 1 and (older := OLDER_NESTED.get(name, {}).get(inner[0])):
             target, note = older
             self.notice(f"{written}: {note}")
@@ -144,19 +189,34 @@ class Imported:
             inner = [target]
         kind = catalogue().nested.get(name, {}).get(inner[0]) if len(inner) == 1 else None
         read = _json_or_number(value) if kind != "text" and isinstance(value, str) else value
+        first = inner[0]
+        if isinstance(known, dict) and len(inner) == 1 and first in known and known[first] != read:
+            self.notice(f"{name}.{first}: {MORE_THAN_ONCE}")
         _nest(self.tables[table], [name, *inner], read)
+        self._apart.add(f"{name}.{first}")
 
     def _without_older(self, written: str, name: str, mapping: dict[str, Any]) -> dict[str, Any]:
-        renamed = {}
-        for key, value in mapping.items():
+        renamed: dict[str, Any] = {}
+        for given, value in mapping.items():
+            key = self._underscored(written, name, given)
             target, note = OLDER_NESTED.get(name, {}).get(key, (key, ""))
             if note:
                 self.notice(f"{written}: {key} {note}")
             if value is None:
                 self.notice(f"{written}: {key} is not set (null); left out")
             elif target is not None:
+                if renamed.get(target, value) != value:
+                    self.notice(f"{written}: {target}: {MORE_THAN_ONCE}")
                 renamed[target] = value
         return renamed
+
+    def _underscored(self, written: str, name: str, key: str) -> str:
+        """A key of a mapping as vLLM calls it; keys that it does not know may be anything, dashes and all."""
+        plain = key.replace("-", "_") if isinstance(key, str) else key
+        if plain == key or not (plain in catalogue().nested.get(name, {}) or plain in OLDER_NESTED.get(name, {})):
+            return key
+        self.notice(f"{written}: {key} is called {plain} inside {name}")
+        return plain
 
     def _typed(self, written: str, value: Any, argument: Argument) -> Any:
         """`value` as the argument's kind; `None` when it was left out with a notice."""

@@ -79,6 +79,7 @@ def _is_yaml(text: str) -> bool:
 
 def _complete(found: Imported) -> Imported:
     """Whether it is a whole profile, told in the words of what was imported. Raises `OperatorError`."""
+    found.finish()
     if "model" not in found.tables["engine"]:
         raise OperatorError("it names no model", "add one: vllm serve MODEL ..., or a line `model: MODEL` in the YAML")
     try:

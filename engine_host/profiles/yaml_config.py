@@ -6,13 +6,13 @@ Dashes or underscores, `no-` in front, JSON in a text or a mapping, dotted keys.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
 
 from engine_host.profiles.arguments import catalogue
-from engine_host.profiles.imported import OWN_COMMENT, Imported
+from engine_host.profiles.imported import MORE_THAN_ONCE, OWN_COMMENT, Imported
 from engine_host.profiles.older_names import ENVIRONMENT, OLDER
 from engine_host.protocol.errors import OperatorError
 
@@ -24,22 +24,54 @@ def read_yaml(text: str, into: Imported) -> None:
     for line in text.splitlines():
         if line.startswith(OWN_COMMENT):
             into.put_own(line.removeprefix(OWN_COMMENT))
-    for key, value in _mapping(text).items():
+    for key, value in _mapping(text, into).items():
         _put(str(key), value, into)
 
 
-def _mapping(text: str) -> Mapping[Any, Any]:
+def _mapping(text: str, into: Imported) -> Mapping[Any, Any]:
+    loader = None
     try:
-        content = yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        for key in _repeated(root):
+            into.notice(f"{key}: {MORE_THAN_ONCE}")
+        content = loader.construct_document(root) if root is not None else None
     except (yaml.YAMLError, ValueError) as error:
         raise OperatorError(f"this is not YAML: {' '.join(str(error).split())}", "mend that line") from None
     except RecursionError:
         raise OperatorError("this YAML is nested too deeply", "give vLLM's --config file") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
     if not isinstance(content, Mapping):
         raise OperatorError(
             "this YAML has no keys at its top", "write one argument a line, for example: max-model-len: 8192"
         )
     return content
+
+
+def _repeated(root: yaml.Node | None) -> Iterator[str]:
+    """Keys that one mapping has twice with different values: a Python mapping would keep the last without a word."""
+    left, seen = [("", root)], set[int]()
+    while left:
+        prefix, node = left.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            left += [(prefix, item) for item in node.value]
+        if not isinstance(node, yaml.MappingNode):
+            continue
+        given: dict[str, Any] = {}
+        for key_node, value in node.value:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = f"{prefix}{key_node.value}"
+            earlier = given.setdefault(key, value)
+            if earlier is not value and (not isinstance(value, yaml.ScalarNode) or earlier.value != value.value):
+                yield key
+            given[key] = value
+            left.append((f"{key}.", value))
 
 
 def _put(key: str, value: Any, into: Imported) -> None:

@@ -116,11 +116,16 @@ def test_an_option_that_may_be_repeated_collects() -> None:
 
 
 def test_dotted_options_add_to_a_mapping() -> None:
-    found = engine(
+    found = import_text(
         f"vllm serve org/m -sc '{json.dumps(NGRAM)}' --speculative-config.num_speculative_tokens 2 "
         "--speculative-config.prompt_lookup_min 1"
     )
-    assert found["speculative_config"] == {**NGRAM, "num_speculative_tokens": 2, "prompt_lookup_min": 1}
+    assert found.notices == ["speculative_config.num_speculative_tokens: given more than once; the last one counts"]
+    assert found.tables["engine"]["speculative_config"] == {
+        **NGRAM,
+        "num_speculative_tokens": 2,
+        "prompt_lookup_min": 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -169,6 +174,103 @@ def test_each_translation_is_told(options: str, table: str, expected: object, no
     assert any(notice in said for said in found.notices), found.notices
 
 
+ORDERS = [
+    "speculative_model: z\nspeculative-config: {method: draft_model}",
+    "speculative-config: {method: draft_model}\nspeculative_model: z",
+    "speculative-config.model: z\nspeculative-config: {method: draft_model}",
+]
+
+
+@pytest.mark.parametrize("body", ORDERS)
+def test_a_mapping_and_an_older_name_for_a_key_of_it_are_one_mapping(body: str) -> None:
+    found = from_yaml(body)
+    assert found.tables["engine"]["speculative_config"] == {"method": "draft_model", "model": "z"}
+    assert not any("more than once" in said for said in found.notices)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        """--speculative-model z -sc '{"method": "draft_model"}'""",
+        """-sc '{"method": "draft_model"}' --speculative-model z""",
+    ],
+)
+def test_so_they_are_on_a_command_line(options: str) -> None:
+    found = import_text(f"vllm serve org/m {options}")
+    assert found.tables["engine"]["speculative_config"] == {"method": "draft_model", "model": "z"}
+
+
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [
+        ("speculative_model: z\nspeculative-config: {model: y}", "y"),
+        ("speculative-config: {model: y}\nspeculative_model: z", "z"),
+    ],
+)
+def test_the_later_of_two_values_for_one_key_of_a_mapping_counts_and_is_told(body: str, model: str) -> None:
+    found = from_yaml(body)
+    assert found.tables["engine"]["speculative_config"] == {"model": model}
+    assert "speculative_config.model: given more than once; the last one counts" in found.notices
+
+
+def test_a_whole_mapping_that_takes_the_place_of_the_files_says_what_goes(tmp_path: Path) -> None:
+    """vLLM takes the last one as it is."""
+    (tmp_path / "c.yaml").write_text("speculative-config: {method: ngram, prompt_lookup_max: 4}\n")
+    (tmp_path / "start.sh").write_text("""vllm serve org/m --config c.yaml -sc '{"method": "suffix"}'\n""")
+    found = import_file(tmp_path / "start.sh")
+    assert found.tables["engine"]["speculative_config"] == {"method": "suffix"}
+    assert any("speculative_config.prompt_lookup_max of the YAML is left out" in said for said in found.notices)
+
+
+@pytest.mark.parametrize(
+    ("body", "key"),
+    [
+        ("seed: 1\nseed: 2", "seed"),
+        ("speculative-config:\n  method: ngram\n  method: suffix", "speculative-config.method"),
+        ("hf-overrides: {a: [{b: 1, b: {c: 2}}]}", "hf-overrides.a.b"),
+    ],
+)
+def test_a_key_that_yaml_has_twice_is_told(body: str, key: str) -> None:
+    assert from_yaml(body).notices == [f"{key}: given more than once; the last one counts"]
+
+
+def test_a_key_laid_over_a_merged_one_or_given_twice_alike_is_no_loss() -> None:
+    merged = from_yaml("hf-overrides: {a: &base {c: 1}, b: {<<: *base, c: 2}}\nseed: 1\nseed: 1")
+    assert merged.notices == []
+    assert merged.tables["engine"]["hf_overrides"] == {"a": {"c": 1}, "b": {"c": 2}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model: org/m\nspeculative-config: {num-speculative-tokens: 5}",
+        "model: org/m\nspeculative-config.num-speculative-tokens: 5",
+        """vllm serve org/m -sc '{"num-speculative-tokens": 5}'""",
+    ],
+)
+def test_dashes_inside_a_mapping_are_told_and_become_vllms_names(text: str) -> None:
+    found = import_text(text)
+    assert found.tables["engine"]["speculative_config"] == {"num_speculative_tokens": 5}
+    assert any("num-speculative-tokens is called num_speculative_tokens" in said for said in found.notices)
+
+
+def test_dashes_in_keys_that_are_not_vllms_stay() -> None:
+    assert yaml_engine("hf-overrides: {some-key: 1}") == {"hf_overrides": {"some-key": 1}}
+
+
+@pytest.mark.parametrize("options", ["--swap-space 16 -tp 4 -pp 2", "-pp 2 -tp 4 --swap-space 16"])
+def test_swap_space_of_each_gpu_becomes_the_total_of_all_and_both_figures_are_told(options: str) -> None:
+    found = import_text(f"vllm serve org/m {options}")
+    assert found.tables["engine"]["kv_offloading_size"] == 128.0
+    assert any("16 GiB for each GPU" in said and "128 GiB over the 8 GPUs" in said for said in found.notices)
+
+
+def test_todays_name_for_the_total_counts_as_it_is() -> None:
+    found = import_text("vllm serve org/m --swap-space 16 -tp 4 --kv-offloading-size 20")
+    assert found.tables["engine"]["kv_offloading_size"] == 20.0
+    assert import_text("vllm serve org/m --swap-space None -tp 4").tables["engine"].get("kv_offloading_size") is None
+
+
 @pytest.mark.parametrize("written", ["')'", '")"', "\\)", "'&&'", "'|'"])
 def test_a_quoted_bracket_is_a_value_and_a_bare_one_ends_the_command(written: str) -> None:
     found = import_text(f"vllm serve org/m --revision {written} --seed 2 ) --seed 3")
@@ -193,14 +295,14 @@ def test_the_classic_command_of_a_large_deployment() -> None:
         "enable_prefix_caching": True,
         "max_num_batched_tokens": 32768,
         "max_num_seqs": 256,
-        "kv_offloading_size": 16.0,
+        "kv_offloading_size": 128.0,
         "speculative_config": {
             "model": "Qwen/Qwen2.5-7B-Instruct",
             "num_speculative_tokens": 5,
             "max_model_len": 4096,
         },
     }
-    assert len(found.notices) == 5
+    assert len(found.notices) == 6
 
 
 def test_variables_in_front_become_arguments_or_are_told() -> None:
