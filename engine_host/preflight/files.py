@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from engine_host.profiles.profile import unset_variable
 from engine_host.protocol.profiles import Finding
 
 from .findings import error, warning
@@ -158,6 +159,10 @@ def _check_model(
 
 def _tell_absent(name: str, what: str, findings: list[Finding], unchecked: list[str]) -> None:
     """`name` is no directory here and not in the Hub's cache."""
+    if unset := unset_variable(name):
+        fact, remedy = unset
+        findings.append(error("model.variable", f"{what}: {name} {fact}", remedy))
+        return
     if name.startswith(_CLOUD):
         unchecked.append(f"{what}: {name} is in a cloud store")
         return

@@ -7,6 +7,8 @@ only warns.
 
 from __future__ import annotations
 
+import re
+
 from engine_host.profiles import Profile
 from engine_host.profiles.shape_check import wrong_kinds
 from engine_host.protocol.profiles import Finding
@@ -37,5 +39,21 @@ def check_kinds(profile: Profile) -> list[Finding]:
             )
     return findings
 
+
+def with_refusal(kinds: list[Finding], built: list[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """What was only a warning is an error once vLLM refuses, and tells the key where vLLM's own words do not: "'<' not
+    supported between instances of 'int' and 'str'"."""
+    wrong = [found for found in kinds if found.id == "option.kind"]
+    if not wrong or not any(found.id == "config.refused" for found in built):
+        return kinds, built
+    raised = [error(found.id, found.text, found.remedy) if found in wrong else found for found in kinds]
+    return raised, [found for found in built if found.id != "config.refused" or not _OF_PYTHON.search(found.text)]
+
+
+_OF_PYTHON = re.compile(
+    r"not supported between instances|unsupported operand|must be (real )?(number|str)|cannot be interpreted"
+    r"|can only concatenate|invalid literal|could not convert|has no attribute|object is not|Input should be"
+)
+"""Complaints about a type of value that name no key, or only a class of vLLM's."""
 
 _NO = frozenset({"", "0", "false", "no", "off", "none", "null", "f", "n"})

@@ -25,7 +25,7 @@ from .config import ConfigFacts, Probed
 from .devices import Device, read_devices
 from .dials import check_dials
 from .files import ModelFiles, ProfileFiles, check_files
-from .kinds import check_kinds
+from .kinds import check_kinds, with_refusal
 from .known_answers import KnownAnswers
 from .memory import Forecast, forecast_memory
 from .names import SPECULATION, unknown_keys
@@ -143,7 +143,7 @@ class _Run:
         fit = await self._guarded("memory", self._fit(facts, files)) or _Fit()
         kinds = await self._rule("kinds", check_kinds, profile)
         ranks = await self._rule("ranks", self._about_ranks, files, facts)
-        built = without_vllms_words(probed.findings) if ranks else probed.findings
+        kinds, built = with_refusal(kinds, without_vllms_words(probed.findings) if ranks else probed.findings)
         tokens = self._about_tokenizers(comparing.result() or Answer(), facts)
         options = await self._rule("options", check_options, self._setting(facts))
         dials = await self._rule("dials", check_dials, profile.dials, self._setting(facts))

@@ -5,6 +5,7 @@ Nothing is inherited or filled in here. What is refused is refused with the file
 
 from __future__ import annotations
 
+import codecs
 import datetime
 import math
 import stat
@@ -58,6 +59,7 @@ def read_document(path: Path) -> dict[str, Any]:
         raise OperatorError(f"the profile {path} cannot be read: {error}", f"see: ls -l {path}") from None
     if len(content) > MAX_PROFILE_BYTES:
         raise OperatorError(f"{path} is over {MAX_PROFILE_BYTES} bytes, no profile", "give the path of a profile file")
+    content = content.removeprefix(codecs.BOM_UTF8)  # as some editors begin a file
     try:
         return tomllib.loads(content.decode())
     except UnicodeDecodeError as error:

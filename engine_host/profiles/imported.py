@@ -14,13 +14,12 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from engine_host.nearest import nearest
-from engine_host.profiles.arguments import Argument, Kind, catalogue, mapping_or_list, whole_number
+from engine_host.profiles.arguments import Argument, catalogue
 from engine_host.profiles.older_names import OLDER, OLDER_NESTED
 from engine_host.profiles.shape import SCHEMA, SECRETS, TABLES
 from engine_host.profiles.toml_text import as_toml
+from engine_host.profiles.value_texts import json_or_number, scalar
 from engine_host.protocol.errors import OperatorError
 
 OWN_COMMENT = "# vllm-console: "
@@ -188,7 +187,7 @@ class Imported:
                 return
             inner = [target]
         kind = catalogue().nested.get(name, {}).get(inner[0]) if len(inner) == 1 else None
-        read = _json_or_number(value) if kind != "text" and isinstance(value, str) else value
+        read = json_or_number(value) if kind != "text" and isinstance(value, str) else value
         first = inner[0]
         if isinstance(known, dict) and len(inner) == 1 and first in known and known[first] != read:
             self.notice(f"{name}.{first}: {MORE_THAN_ONCE}")
@@ -229,8 +228,8 @@ class Imported:
             return None
         if argument.is_list:
             items = value if isinstance(value, list) else [value]
-            return [_scalar(written, item, argument.kind) for item in items]
-        return _scalar(written, value, argument.kind)
+            return [scalar(written, item, argument.kind) for item in items]
+        return scalar(written, value, argument.kind)
 
     def _flag(self, written: str, value: Any) -> bool | None:
         if isinstance(value, bool):
@@ -242,48 +241,11 @@ class Imported:
         raise OperatorError(f"{written}: {value!r} is neither true nor false", f"write {written} without a value")
 
 
-def _scalar(written: str, value: Any, kind: Kind) -> Any:
-    text = value if isinstance(value, str) else None
-    match kind:
-        case "int":
-            number = whole_number(text) if text is not None else value
-            if isinstance(number, float) and number.is_integer():
-                number = int(number)
-            if type(number) is not int:
-                raise OperatorError(f"{written}: {value!r} is not a whole number", "write a number such as 8192 or 8k")
-            return number
-        case "float":
-            try:
-                return float(value)
-            except (TypeError, ValueError, OverflowError):
-                raise OperatorError(f"{written}: {value!r} is not a number", "write a number such as 0.9") from None
-        case "json" | "text_or_json":
-            read = mapping_or_list(value) if text is not None else value
-            if kind == "json" and isinstance(read, str) and text is not None and text.lstrip()[:1] in ("{", "["):
-                raise OperatorError(
-                    f"{written}: {text[:200]} is not JSON",
-                    """quote it for the shell: '{"method": "ngram", "num_speculative_tokens": 5}'""",
-                )
-            return read
-        case _:
-            return value if isinstance(value, str | dict | list) else str(value)
-
-
-def _json_or_number(text: str) -> Any:
-    """As vLLM reads the value of a dotted option."""
-    try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        number = whole_number(text)
-        return text if number is None or text.lower() == "auto" else number
-    return text if value is None else value
-
-
 def _guessed(value: Any) -> Any:
     """The value of an argument of no known kind."""
     if not isinstance(value, str):
         return value
-    return _json_or_number(value)
+    return json_or_number(value)
 
 
 def _nest(table: dict[str, Any], keys: list[str], value: Any) -> None:

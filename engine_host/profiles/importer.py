@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -52,7 +53,7 @@ def read_text(path: Path) -> str:
     if len(content) > MAX_PROFILE_BYTES:
         raise OperatorError(f"{path} is over {MAX_PROFILE_BYTES} bytes, no configuration", "give a smaller file")
     try:
-        return content.decode()
+        return content.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError:
         raise OperatorError(f"{path} is not UTF-8", "save it as UTF-8") from None
 

@@ -160,14 +160,21 @@ def check_files(profile: Profile) -> None:
             continue
         where = "engine." + ".".join(keys)
         path = profile.origin(where)
-        if missing := re.search(r"\$(\w+|\{[^}]*\})", value):
-            name = missing[1].strip("{}")
-            raise OperatorError(
-                f"{path}: {where} = {value!r} needs the environment variable {name}, which is not set",
-                f"export {name}=..., then start again",
-            )
+        if unset := unset_variable(value):
+            fact, remedy = unset
+            raise OperatorError(f"{path}: {where} = {value!r} {fact}", remedy)
         if names_a_path(value) and not Path(value).exists():
             raise OperatorError(f"{path}: {where}: {value} does not exist", neighbours(Path(value)))
+
+
+def unset_variable(expanded: str) -> tuple[str, str] | None:
+    """What is wrong with a variable that is still in `expanded`, and what to do; `None` when there is none in it."""
+    if not (left := re.search(r"\$(\w+|\{[^}]*\})", expanded)):
+        return None
+    name = left[1].strip("{}")
+    if not name.isidentifier():
+        return f"holds {left[0]}, and a profile knows no defaults of the shell", "write the value itself, or $NAME"
+    return f"needs the environment variable {name}, which is not set", f"export {name}=... where engine-host is started"
 
 
 def names_a_path(model: str) -> bool:

@@ -11,9 +11,11 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine_host.preflight.devices import Device, Holder
+from engine_host.preflight.findings import error
 from engine_host.preflight.preflight import PreflightReport
 from engine_host.profiles.imported import Imported
 from engine_host.profiles.importer import import_text
@@ -62,6 +64,22 @@ async def test_12_a_false_in_quotes_is_refused_since_it_would_count_as_true(mach
     assert "enable_prefix_caching = false" in flag.remedy
     assert number.severity is Severity.WARNING and "engine.max_num_seqs = 'many'" in number.text
     assert not report.ok
+
+
+async def test_a_word_for_a_number_that_vllm_refuses_is_told_by_its_key(machine: Machine, profile: Write) -> None:
+    names = dataclasses.replace(NAMES, engine=(*ENGINE_NAMES, "max_num_seqs"))
+    machine.answer = msgspec.structs.replace(machine.answer, facts=None, refusal="x")
+    pythons = error("config.refused", "vLLM refuses: '<' not supported between instances of 'int' and 'str'")
+    others = error("config.refused", "vLLM refuses the configuration: no such quantization")
+    for refused, kept in ((pythons, []), (others, ["config.refused"])):
+        machine.findings = [refused]
+        report = await check(profile('max_num_seqs = "many"'), names=names)
+        assert [found.id for found in report.wire.findings] == ["option.kind", *kept] and not report.ok
+        number = told(report, "option.kind")
+        assert number.severity is Severity.ERROR
+        assert "engine.max_num_seqs = 'many': vLLM takes a whole number" in number.text
+    machine.findings = [pythons]
+    assert [found.id for found in (await check(profile(), names=names)).wire.findings] == ["config.refused"]
 
 
 @pytest.mark.parametrize(

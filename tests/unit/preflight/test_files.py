@@ -147,3 +147,16 @@ def test_a_name_that_can_be_downloaded_is_a_warning(monkeypatch: pytest.MonkeyPa
 def test_the_vocabulary_of_a_multimodal_model_is_found_in_its_text_part(tmp_path: Path) -> None:
     model = make_model(tmp_path / "m", config={"vocab_size": None, "text_config": {"vocab_size": 99}})
     assert check_files({"model": str(model)}, {}).model.vocab_size == 99
+
+
+@pytest.mark.parametrize("name", ["$NO_SUCH_VAR/x", "${NO_SUCH_VAR}/x/y", "/models/$NO_SUCH_VAR"])
+def test_a_variable_that_is_not_set_is_told_and_nothing_is_looked_up(name: str) -> None:
+    files = check_files({"model": name}, {})
+    (finding,) = files.findings
+    assert finding.id == "model.variable" and "environment variable NO_SUCH_VAR, which is not set" in finding.text
+    assert "export NO_SUCH_VAR=" in finding.remedy and not files.is_buildable
+
+
+def test_a_default_of_the_shell_is_no_variable_that_a_profile_knows() -> None:
+    (finding,) = check_files({"model": "${MODEL:-org/m}"}, {}).findings
+    assert finding.id == "model.variable" and "${MODEL:-org/m}, and a profile knows no defaults" in finding.text

@@ -492,3 +492,23 @@ def test_any_text_is_a_profile_or_an_operator_error(text: str) -> None:
         assert error.remedy
     else:
         assert found.tables["engine"]["model"]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("${TP:-2}", "${TP:-2} is a variable of the shell, 2 where it is not set: write the number itself"),
+        ("$TP", "$TP is a variable of the shell, which a profile has none of"),
+        ("two", "write a number such as"),
+    ],
+)
+def test_a_variable_of_the_shell_in_place_of_a_number_is_told_as_such(word: str, said: str) -> None:
+    for option in ("-tp", "--gpu-memory-utilization"):
+        with pytest.raises(OperatorError) as caught:
+            import_text(f"vllm serve org/m {option} {word}")
+        assert said in caught.value.remedy
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "start.sh").write_text("vllm serve org/m\n", encoding="utf-8-sig")
+    assert import_file(tmp_path / "start.sh").tables["engine"] == {"model": "org/m"}

@@ -282,3 +282,12 @@ def test_a_directory_without_profiles_is_told_as_such(tmp_path: Path, exists: bo
 )
 def test_a_profile_names_its_model_as_it_is_served(engine: dict[str, object], name: str) -> None:
     assert build_profile({"schema": 1, "engine": engine}, Path("p.toml")).served_name == name
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text(MINIMAL, encoding="utf-8-sig")
+    assert load_profile(path).model == "org/name"
+    path.write_bytes(b"\xef\xbb\xbf" + MINIMAL.encode() + b"# \xff\n")
+    with pytest.raises(OperatorError, match="byte 0xff in line"):
+        load_profile(path)
