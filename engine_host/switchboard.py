@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from engine_host.engine import switch_words
 from engine_host.engine.lifecycle import Lifecycle
 from engine_host.engine.port import Handling
 from engine_host.engine.start_times import StartTimes
@@ -109,7 +110,7 @@ class Switchboard:
             tier=plan.tier,
             tier_reason=plan.reason,
             ok=report.ok and not refused,
-            findings=[*refused, *report.wire.findings],
+            findings=[*refused, *report.wire.findings, *switch_words.about_names(running, profile)],
             changes=list(plan.changes),
             phases=phases,
             expected_s=expected_s,

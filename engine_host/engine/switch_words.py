@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from engine_host.engine.carriage import Carriage
 from engine_host.profiles import Profile
+from engine_host.profiles.diff import lost_names
 from engine_host.protocol.events import Severity
-from engine_host.protocol.profiles import KeyChange, Preflight, Tier
+from engine_host.protocol.profiles import Finding, KeyChange, Preflight, Tier
 
 
 def refused(profile: Profile, preflight: Preflight) -> str:
@@ -28,6 +30,22 @@ def switched(
         f"{streams} streams carried{gap}" if streams else "",
     ]
     return ", ".join(part for part in told if part) + _left_out(changes)
+
+
+def about_names(before: Profile, after: Profile) -> list[Finding]:
+    """Clients are carried over a switch, but the name that they ask for next time may be gone."""
+    if not (lost := lost_names(before, after)):
+        return []
+    keep = json.dumps([*after.names_asked_for, *lost])
+    return [
+        Finding(
+            id="names.lost",
+            severity=Severity.WARNING,
+            text=f"clients that ask for {', '.join(lost)} get 404 after the switch: {after.name} serves "
+            f"{', '.join(after.names_asked_for)}",
+            remedy=f"tell them, or keep the name: [engine] served_model_name = {keep}",
+        )
+    ]
 
 
 def _left_out(changes: Sequence[KeyChange]) -> str:

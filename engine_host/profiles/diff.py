@@ -38,13 +38,19 @@ _ORDER = (Tier.NONE, Tier.LIVE, Tier.STANDBY, Tier.OVERLAP, Tier.RELOAD)
 def diff_profiles(before: Profile, after: Profile) -> ProfileDiff:
     """Every key whose effective value differs, by name; secrets are said to differ and not shown."""
     old, new = leaves(before.effective()), leaves(after.effective())
+    lost = lost_names(before, after)
     changes = [
-        _change(key, old.get(key), new.get(key))
+        _change(key, old.get(key), new.get(key), lost)
         for key in sorted({*old, *new})
         if not (key in old and key in new and _is_same(old[key], new[key]))
     ]
     tier = max((change.tier for change in changes), key=_ORDER.index, default=Tier.NONE)
     return ProfileDiff(before=before.name, after=after.name, tier=tier, changes=changes)
+
+
+def lost_names(before: Profile, after: Profile) -> list[str]:
+    """Names of the model that clients may ask `before` for and that `after` does not know."""
+    return [name for name in before.names_asked_for if name not in after.names_asked_for]
 
 
 def tier_of(key: str) -> Tier:
@@ -62,8 +68,11 @@ def _is_same(before: object, after: object) -> bool:
     return type(before) is type(after) and before == after
 
 
-def _change(key: str, before: object, after: object) -> KeyChange:
+def _change(key: str, before: object, after: object, lost: list[str]) -> KeyChange:
     if key in SECRETS:
         before, after = (None if value is None else HIDDEN for value in (before, after))
     tier = tier_of(key)
-    return KeyChange(key=key, before=before, after=after, tier=tier, note=LISTENER_NOTE if tier is Tier.NONE else "")
+    note = LISTENER_NOTE if tier is Tier.NONE else ""
+    if key == "engine.served_model_name" and lost:
+        note = f"clients that ask for {', '.join(lost)} get 404 after it"
+    return KeyChange(key=key, before=before, after=after, tier=tier, note=note)

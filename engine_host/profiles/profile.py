@@ -75,6 +75,12 @@ class Profile:
         name = served[0] if isinstance(served, list) and served else served
         return str(name or self.model).rstrip("/").rsplit("/", 1)[-1]
 
+    @property
+    def names_asked_for(self) -> tuple[str, ...]:
+        """What clients may give as `model`: every one of `served_model_name`, else the model as it is written."""
+        served = self.engine.get("served_model_name") or self.model
+        return tuple(map(str, served)) if isinstance(served, list) else (str(served),)
+
     def to_arguments(self) -> EngineArguments:
         """What an engine is started with; a copy that the engine may change."""
         return EngineArguments(engine=copied(self.engine), server=copied(self.server))

@@ -212,3 +212,25 @@ async def test_a_dry_run_beside_a_switch_names_who_switches(tmp_path: Path, chec
         assert not told.ok and told.not_now is not None and "ops switches to b since" in told.not_now.text
         await board.cancel("maria")
         await under_way
+
+
+@pytest.mark.parametrize(
+    ("engine", "lost"),
+    [
+        ('served_model_name = "chat"', ["scripted/model"]),
+        ('served_model_name = ["chat", "scripted/model"]', []),
+        ("max_num_seqs = 4", []),
+    ],
+)
+async def test_a_dry_run_warns_of_a_name_that_clients_can_no_longer_ask_for(
+    tmp_path: Path, checks: Checks, engine: str, lost: list[str]
+) -> None:
+    write(tmp_path, "b", engine)
+    async with board_of(World(), tmp_path) as board:
+        told = await board.forecast(ForecastParams(profile="b"))
+        assert told.ok
+        texts = [found.text for found in told.findings if found.id == "names.lost"]
+        assert texts == [f"clients that ask for {name} get 404 after the switch: b serves chat" for name in lost]
+        for found in told.findings:
+            assert found.severity is Severity.WARNING
+            assert 'served_model_name = ["chat", "scripted/model"]' in found.remedy

@@ -94,3 +94,17 @@ def test_a_secret_is_told_to_differ_and_not_shown() -> None:
 
 def test_the_description_is_no_difference() -> None:
     assert diff_profiles(profile(description="a"), profile(description="b")).changes == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "note"),
+    [
+        ({"served_model_name": ["a", "b"]}, {"served_model_name": ["b"]}, "clients that ask for a get 404 after it"),
+        ({"served_model_name": "a"}, {}, "clients that ask for a get 404 after it"),
+        ({}, {"served_model_name": "a"}, "clients that ask for org/name get 404 after it"),
+        ({"served_model_name": "a"}, {"served_model_name": ["b", "a"]}, ""),
+    ],
+)
+def test_a_name_that_is_served_no_longer_is_noted(before: object, after: object, note: str) -> None:
+    (change,) = diff_profiles(profile(engine=before), profile(engine=after)).changes
+    assert (change.key, change.note) == ("engine.served_model_name", note)
