@@ -253,6 +253,10 @@ class EngineHost:
         self._store.sample_history(self._lifecycle.backlog)
         self._snapshots.keep_up()
         queue = self._snapshots.queue()
+        engine, under_way = self._lifecycle.engine, self._lifecycle.switch_under_way
+        if engine is None or engine.is_dead or (under_way is not None and not under_way.can_cancel):
+            self._stalled = None  # nothing can run, which is told elsewhere; that it flows again would be untrue
+            return
         reason = queue.stalled_reason
         if reason != self._stalled:
             if reason is not None:
@@ -260,6 +264,8 @@ class EngineHost:
                     "hung": "`vllm-console restart` starts the engine anew",
                     "stuck": "`vllm-console requests list` names it, `requests abort` ends it",
                 }[reason]
+                if under_way is not None:
+                    remedy = "the switch under way brings a new engine, `vllm-console switch --cancel` ends it"
                 text = f"{reason.upper()}: {queue.stalled_text}; {remedy}"
                 self.events.append(f"engine.{reason}", text, severity=Severity.ERROR)
             else:

@@ -97,7 +97,9 @@ class KvAndQueue:
                 oldest_wait_s=live.oldest_wait_s,
             )
         reason, text = queue.stalled_reason, None
-        if queue.waiting and not queue.running and reason != "hung" and (blamed := _never_scheduled(engine)):
+        if engine.is_dead:
+            reason = None  # that is another trouble, with another remedy, and told by whoever finds the death
+        elif queue.waiting and not queue.running and reason != "hung" and (blamed := _never_scheduled(engine)):
             reason, text = "stuck", blamed
         elif reason == "stuck":
             text = "requests wait and none runs"

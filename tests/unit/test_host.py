@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +116,47 @@ async def test_the_oldest_wait_counts_who_waits_at_the_gate(tmp_path: Path) -> N
     assert queue.held == 1 and queue.oldest_wait_s is not None
     waits.cancel()
     await asyncio.wait({waits})
+
+
+def hung(host: EngineHost, monkeypatch: pytest.MonkeyPatch, **engine: Any) -> ScriptedEngine:
+    """A request runs in an engine that gives no token for minutes."""
+    found = ScriptedEngine(unfinished=1, **engine)
+    host._lifecycle._service.engine = found
+    now = 1_000.0
+    monkeypatch.setattr(host._store, "_clock", lambda: now)
+    host._store.record(StepStats(0, running=1, waiting=0, kv_usage=0.1))
+    host._look()
+    now += 600.0
+    return found
+
+
+def test_a_dead_engine_is_not_called_hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = host_on("127.0.0.1", tmp_path)
+    engine = hung(host, monkeypatch)
+    host._look()
+    assert [event.kind for event in host.events.after(0, 10).events] == ["engine.hung"]
+    engine.is_dead = True
+    host._look()
+    assert len(host.events.after(0, 10).events) == 1, "nor is it said to run again"
+    host._snapshots._last = None
+    queue = host.snapshot().queue
+    assert (queue.stalled, queue.stalled_reason, queue.stalled_text) == (False, None, None)
+
+
+@dataclass
+class UnderWay:
+    can_cancel: bool
+
+
+@pytest.mark.parametrize(("can_cancel", "count"), [(True, 1), (False, 0)])
+def test_the_remedy_for_a_hung_engine_is_none_that_a_switch_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_cancel: bool, count: int
+) -> None:
+    """Once the old engine hands over nothing is to run in it."""
+    host = host_on("127.0.0.1", tmp_path)
+    hung(host, monkeypatch)
+    monkeypatch.setattr(host._lifecycle._switching, "under_way", UnderWay(can_cancel))
+    host._look()
+    events = host.events.after(0, 10).events
+    assert len(events) == count
+    assert all("restart" not in event.text and "switch --cancel" in event.text for event in events)
