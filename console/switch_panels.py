@@ -24,6 +24,8 @@ from engine_host.protocol.switching import (
     SwitchResult,
 )
 
+_DEATH_ROWS = 3
+"""Rows at most that tell of the death of the old engine; its reason may be a whole message of vLLM."""
 ENGINE_LINES = 9
 """Rows of the engine's own output at most."""
 
@@ -56,7 +58,13 @@ def progress_lines(
         _by_tier(progress.tier, progress.phases),
         (f"   by {fmt.clean(progress.who)} since {fmt.clock(progress.since)}", Tone.FAINT),
     )
-    rows = [head, BLANK, line(label("In all"), *_gauge(progress.elapsed_s, progress.expected_s, width)), BLANK]
+    rows = [
+        head,
+        *_death(progress, width),
+        BLANK,
+        line(label("In all"), *_gauge(progress.elapsed_s, progress.expected_s, width)),
+        BLANK,
+    ]
     cells_ = bar_width(width)
     for phase in progress.phases:
         if phase.took_s is not None:
@@ -83,7 +91,7 @@ def _by_tier(tier: Tier, phases: Sequence[SwitchPhase]) -> str:
 
 
 def switching_block(snapshot: Snapshot, progress: SwitchProgress, width: int) -> list[Line]:
-    """Three lines for the overview of everybody, also of those who did not start it."""
+    """Three lines for the overview of everybody, also of those who did not start it; more when the old engine died."""
     held = snapshot.queue.held
     phase = current_phase(progress)
     doing = ""
@@ -98,9 +106,18 @@ def switching_block(snapshot: Snapshot, progress: SwitchProgress, width: int) ->
             _by_tier(progress.tier, progress.phases),
             (f"   by {fmt.clean(progress.who)} since {fmt.clock(progress.since)}", Tone.FAINT),
         ),
+        *_death(progress, width),
         line(" " * LABEL, *_gauge(progress.elapsed_s, progress.expected_s, width)),
         line(" " * LABEL, doing, (f"   {fmt.count(held)} wait at the gate" if held else "", Tone.NOTICE)),
     ]
+
+
+def _death(progress: SwitchProgress, width: int) -> list[Line]:
+    """Of the old engine, with what became of the requests."""
+    if progress.died is None:
+        return []
+    text = f"the engine of {progress.from_profile} has died, new requests wait for the next one: {progress.died}"
+    return [line(" " * LABEL, (part, Tone.BAD)) for part in wrapped(text, width - LABEL - 1)[:_DEATH_ROWS]]
 
 
 def live_line(progress: SwitchProgress, width: int) -> str:

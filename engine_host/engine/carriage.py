@@ -47,7 +47,9 @@ class Carriage:
     _frozen_at: float | None = None
 
     def hold(self) -> None:
-        """New requests wait at the gate."""
+        """New requests wait at the gate, if they do not yet."""
+        if self._has_held:
+            return
         self._has_held = True
         self.deck.entry.hold(self.deck.profile.switch.hold_deadline_s)
 

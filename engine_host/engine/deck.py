@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from engine_host.engine.commands import Commands
+from engine_host.engine.death_watch import DeathWatch
 from engine_host.engine.host_state import HostState
 from engine_host.engine.port import Engine, EngineStartError, StepStats
 from engine_host.engine.recovery import Recovery
@@ -19,7 +20,7 @@ from engine_host.gateway.entry import Entry
 from engine_host.gateway.unavailable import Unavailable
 from engine_host.profiles import Profile
 from engine_host.protocol.errors import OperatorError
-from engine_host.protocol.snapshot import State
+from engine_host.protocol.snapshot import Failure, State
 
 T = TypeVar("T")
 
@@ -76,6 +77,14 @@ class Deck:
         """Have `engine`, which serves, go by the dials of `profile`. Raises as `Dials.prepare`."""
         await self._service.dials.prepare(engine, profile)
 
+    def death_watch(self, engine: Engine) -> DeathWatch:
+        """Of the engine that serves; see there."""
+        return self._starter.death_watch(engine)
+
+    def lost(self, failure: Failure, to: Profile) -> None:
+        """The engine that serves has died, and the switch to `to` goes on."""
+        self._recovery.lost(failure, to.name)
+
     def on_step(self, listener: Callable[[StepStats], None] | None) -> None:
         """Tell `listener` of every step of any engine; None: no longer."""
         self._starter.on_step = listener
@@ -92,7 +101,10 @@ class Deck:
 
     def keep(self, who: str) -> None:
         """Whatever was before the switch goes on: the engine that served, or none."""
-        if self.engine is not None:
+        if self.engine is not None and self.engine.is_dead:
+            # Only as the engine that serves is it looked after.
+            self._state.enter(State.SERVING, f"back to {self.profile.name}, whose engine has died", who=who)
+        elif self.engine is not None:
             self._state.enter(State.SERVING, f"{self.profile.name} goes on serving", who=who)
         else:
             self._state.enter(State.DEAD, f"no engine runs, as before the switch from {self.profile.name}", who=who)

@@ -23,6 +23,10 @@ class HostState:
         """Counts the changes: whoever acts on a state names the version that he saw."""
         self._on_event = on_event
 
+    def tell(self, kind: str, text: str, severity: Severity, data: Mapping[str, Any]) -> None:
+        """An event that leaves the state as it is."""
+        self._on_event(kind, text, severity=severity, who="host", data=dict(data))
+
     def enter(
         self,
         state: State,

@@ -23,9 +23,10 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from engine_host.engine import last_words
+from engine_host.engine import death_watch
 from engine_host.engine.commands import Command, Commands, Interrupted
 from engine_host.engine.crash_policy import CrashPolicy
+from engine_host.engine.death_watch import DeathWatch
 from engine_host.engine.deck import Deck
 from engine_host.engine.dials import Dials
 from engine_host.engine.drain import Drain
@@ -46,11 +47,6 @@ from engine_host.protocol.errors import EXIT_FAILED, OperatorError
 from engine_host.protocol.snapshot import Failure, State
 from engine_host.protocol.switching import SwitchResult
 
-_DEATH_POLL_S = 0.1
-"""How often the engine is asked whether it lives: DEAD is promised within a second."""
-_LOG_WINDOW_S = 2.0
-"""A death is explained by what was logged within the last one or two of these: the log of a long life holds errors of
-rejected requests that killed nothing."""
 _STOP_S = 10.0
 """What an engine gets to end by itself if it has to (`vllm.core_processes.keeps_something`)."""
 
@@ -233,19 +229,17 @@ class Lifecycle:
         """Until a command comes or the engine dies."""
         engine = self.engine
         assert engine is not None
-        older, newer, marked_at = self._starter.log_mark, self._log.mark(), time.monotonic()
-        while not engine.is_dead:
-            if time.monotonic() - marked_at > _LOG_WINDOW_S:
-                older, newer, marked_at = newer, self._log.mark(), time.monotonic()
-            if command := await self._commands.within(_DEATH_POLL_S):
+        watch = DeathWatch(engine, self._log, self._starter.log_mark)
+        while not watch.has_died():
+            if command := await self._commands.within(death_watch.POLL_S):
                 return command
-        await self._died(engine, older)
+        await self._died(watch)
         return None
 
-    async def _died(self, engine: Engine, log_mark: int) -> None:
+    async def _died(self, watch: DeathWatch) -> None:
         """DEAD comes first: readers and clients must know before the ruins are cleared away."""
         self.entry.detach(self._recovery.just_died())
-        failure = await last_words.of_death(engine, self._log, log_mark)
+        failure = await watch.failure()
         self._recovery.crashed("engine.died", "engine died", failure, had_served=True)
         await self.discard_engine(0.0)
 

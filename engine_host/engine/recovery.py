@@ -75,8 +75,12 @@ class Recovery:
             self.failure = msgspec.structs.replace(self.failure, recovered_at=time.time())
 
     def just_died(self) -> Unavailable:
-        """What clients are told of a death before its reason has been read."""
-        return Unavailable(State.DEAD, "The engine has died.", self._start_expected_s() or START_S)
+        """What clients are told of a death until the lifecycle has dealt with it; its reason as soon as it is known."""
+        back_in_s = self._start_expected_s() or START_S
+        if self.failure is not None and self.failure.recovered_at is None:
+            state = State.SWITCHING if self._state.now is State.SWITCHING else State.DEAD
+            return _being_restarted(state, self.failure.reason, back_in_s)
+        return Unavailable(State.DEAD, "The engine has died.", back_in_s)
 
     def starting(self, state: State) -> Unavailable:
         """What clients are told while an engine starts, after a failure with its reason."""
@@ -84,6 +88,12 @@ class Recovery:
         if state is State.RECOVERING and self.failure is not None:
             return _being_restarted(state, self.failure.reason, back_in_s)
         return Unavailable(state, "The engine is starting.", back_in_s)
+
+    def lost(self, failure: Failure, to: str) -> None:
+        """An engine has died that a switch was about to replace by one of the profile `to`: there is none to start."""
+        self.failure = failure
+        text = f"engine died during the switch to {to}: {failure.reason}; new requests wait at the gate"
+        self._state.tell("engine.died", text, Severity.ERROR, {"lines": failure.lines})
 
     def crashed(self, kind: str, what: str, failure: Failure, *, had_served: bool) -> None:
         """Record a crash, go DEAD and set when to try again, if at all."""

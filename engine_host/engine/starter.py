@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from engine_host.engine import last_words
 from engine_host.engine.commands import Commands
+from engine_host.engine.death_watch import DeathWatch
 from engine_host.engine.dials import Dials
 from engine_host.engine.last_words import EngineLog
 from engine_host.engine.port import Engine, EngineStartError, StepSink, StepStats
@@ -95,6 +96,10 @@ class Starter:
         except BaseException:
             await engine.stop(0.0)
             raise
+
+    def death_watch(self, engine: Engine) -> DeathWatch:
+        """Of an engine that has served for a while."""
+        return DeathWatch(engine, self._log, self._log.mark())
 
     async def explained(self, error: EngineStartError) -> EngineStartError:
         """The same error with the reason that the newest engine's log gives."""

@@ -25,6 +25,7 @@ from engine_host.engine import switch_words
 from engine_host.engine.carriage import Carriage
 from engine_host.engine.commands import Cancelled, Interrupted
 from engine_host.engine.deck import Deck
+from engine_host.engine.old_engine import OldEngine
 from engine_host.engine.port import Bound, Engine, EngineStartError
 from engine_host.engine.switch_plan import Checked, SwitchPlan, plan_switch
 from engine_host.engine.timeline import PhaseTimes, Timeline
@@ -71,12 +72,14 @@ class Switch:
     before: Profile = field(init=False)
     """What ran when it began."""
     _requests: Carriage = field(init=False)
+    _old: OldEngine = field(init=False)
     _new: Engine | None = field(default=None, init=False)
     """The one started last."""
 
     def __post_init__(self) -> None:
         self.before = self.deck.profile
         self._requests = Carriage(self.deck, self.timeline, self.order.drain_timeout_s, self.cancel)
+        self._old = OldEngine(self.deck, self._requests, self.order.profile)
 
     @property
     def can_cancel(self) -> bool:
@@ -94,6 +97,7 @@ class Switch:
             expected_s=self.timeline.expected_s,
             phases=self.timeline.phases,
             can_cancel=self.can_cancel,
+            died=self._old.death,
         )
 
     async def run(self) -> SwitchResult:
@@ -102,6 +106,10 @@ class Switch:
         Nothing else: a mistake of ours must not end a host that serves.
         """
         engine = self.deck.engine
+        with self._old.watched(engine):
+            return await self._run(engine)
+
+    async def _run(self, engine: Engine | None) -> SwitchResult:
         try:
             with self.timeline.phase(PhaseName.PREFLIGHT):
                 report = await self.deck.uninterrupted(self.preflight(self.order.profile), self.cancel)
@@ -152,12 +160,16 @@ class Switch:
             old.reclaim_metrics()
             if not isinstance(error, EngineStartError):
                 raise
-            before = f"{self.before.name}, which {'has died meanwhile' if old.is_dead else 'goes on'}"
-            text = f"{self.order.profile.name} did not start beside {before}: {error.reason}"
+            if old.is_dead:
+                await self._hold_and_carry(old, plan.bound)
+                await self._stop(old)
+                return await self._roll_back(old, error)
+            text = f"{self.order.profile.name} did not start beside {self.before.name}, which goes on: {error.reason}"
             self.deck.keep(self.order.who)
             return self._result(Outcome.ROLLED_BACK, text, error.lines)
         try:
-            await self._compute_ahead(new, old, plan.bound)
+            if not old.is_dead:
+                await self._compute_ahead(new, old, plan.bound)
             await self._hold_and_carry(old, plan.bound)
         except (Cancelled, Interrupted):
             await new.stop(0.0)
@@ -199,7 +211,8 @@ class Switch:
             text = f"{failed}; and {self.before.name} did not come back: {second.reason}"
             result = self._result(Outcome.FAILED, text, [*error.lines, *second.lines])
         else:
-            text = f"{failed}; {self.before.name} serves again"
+            died = ", which had died meanwhile," if self._old.death is not None else ""
+            text = f"{failed}; {self.before.name}{died} serves again"
             result = self._result(Outcome.ROLLED_BACK, text, error.lines)
         if old is not None:
             self.deck.retire(old)
@@ -233,8 +246,10 @@ class Switch:
         """Nothing has been handed over: what was before the switch goes on."""
         self.deck.entry.let_go()
         self.deck.keep(self.order.who)
-        goes_on = f"{self.before.name} goes on" if self.deck.engine is not None else "no engine runs, as before"
-        return self._result(outcome, f"{why}; {goes_on}")
+        if self.deck.engine is None:
+            return self._result(outcome, f"{why}; no engine runs, as before")
+        goes_on = "has died meanwhile and starts again" if self.deck.engine.is_dead else "goes on"
+        return self._result(outcome, f"{why}; {self.before.name} {goes_on}")
 
     # --- the phases ------------------------------------------------------------------------------------------------
 
@@ -256,6 +271,7 @@ class Switch:
             self._requests.hold()
         with self.timeline.phase(PhaseName.CARRY):
             await self._requests.take(old, bound)
+        await self._old.handed_over(old)
 
     async def _stop(self, old: Engine) -> None:
         """End the engine that has handed over."""
@@ -286,8 +302,9 @@ class Switch:
         """The new profile serves."""
         self.times.remember(self.order.profile.digest, self.tier, self.timeline.durations())
         took_s = self.timeline.elapsed_s
-        told = switch_words.switched(self.before, self.order.profile, self.tier, took_s, self._requests, plan.changes)
-        return self._result(Outcome.SWITCHED, told)
+        told = switch_words.switched(self.before, self.order.profile, self.tier, took_s, self._requests)
+        died = f"; the engine of {self.before.name} had died meanwhile" if self._old.death is not None else ""
+        return self._result(Outcome.SWITCHED, told + died + switch_words.left_out(plan.changes))
 
     def _result(self, outcome: Outcome, text: str, lines: Sequence[str] = ()) -> SwitchResult:
         return SwitchResult(

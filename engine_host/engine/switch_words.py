@@ -18,9 +18,7 @@ def refused(profile: Profile, preflight: Preflight) -> str:
     return f"{profile.name} cannot run here, nothing was touched: {errors[0] if errors else 'see its check'}{more}"
 
 
-def switched(
-    before: Profile, after: Profile, tier: Tier, took_s: float, requests: Carriage, changes: Sequence[KeyChange]
-) -> str:
+def switched(before: Profile, after: Profile, tier: Tier, took_s: float, requests: Carriage) -> str:
     streams = requests.carried + requests.replayed
     gap = f", gap {requests.gap_s:.2f} s" if requests.gap_s is not None else ""
     told = [
@@ -29,7 +27,7 @@ def switched(
         f"{requests.cut_off} cut off" if requests.cut_off else "",
         f"{streams} streams carried{gap}" if streams else "",
     ]
-    return ", ".join(part for part in told if part) + _left_out(changes)
+    return ", ".join(part for part in told if part)
 
 
 def about_names(before: Profile, after: Profile) -> list[Finding]:
@@ -48,7 +46,7 @@ def about_names(before: Profile, after: Profile) -> list[Finding]:
     ]
 
 
-def _left_out(changes: Sequence[KeyChange]) -> str:
+def left_out(changes: Sequence[KeyChange]) -> str:
     """What no switch can carry."""
     kept = [change for change in changes if change.tier is Tier.NONE]
     return f"; {', '.join(change.key for change in kept)} not yet: {kept[0].note}" if kept else ""

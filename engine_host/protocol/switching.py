@@ -50,6 +50,8 @@ class SwitchProgress(msgspec.Struct, frozen=True, kw_only=True):
     phases: list[SwitchPhase] = []
     """Done and current, in order."""
     can_cancel: bool = False
+    died: str | None = None
+    """Why the former engine has died meanwhile; new requests wait at the gate since then."""
 
 
 class Outcome(StrEnum):

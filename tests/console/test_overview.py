@@ -14,6 +14,7 @@ from console.frame import Moment
 from console.lines import Tone, cells, plain_text
 from console.model import Connected, Disconnected, EventArrived, Freeze, HistoryArrived, SnapshotArrived, State, reduce
 from console.overview import overview
+from console.switch_panels import progress_lines
 from engine_host.protocol.methods import Role
 from engine_host.protocol.snapshot import Alert, Failure, Gpu, Kv, Queue, Snapshot, Speculation
 from tests.console import sample, sample_switch
@@ -288,3 +289,11 @@ def test_a_dead_host_that_will_try_again_by_itself_does_not_say_that_it_has_give
     trying = msgspec.structs.replace(dead, engine=msgspec.structs.replace(dead.engine, restart_in_s=4.0))
     told = "\n".join(plain_text(one) for one in status_lines(trying, 100))
     assert "restarts in" in told and "given up" not in told
+
+
+def test_a_switch_whose_old_engine_has_died_says_so_and_what_becomes_of_requests():
+    told = "has died, new requests wait for the next one: the engine core (pid 51) was killed by SIGKILL"
+    died = sample_switch.progress(died="the engine core (pid 51) was killed by SIGKILL")
+    assert told in " ".join(page(sample_switch.switching(died)).split())
+    assert told in " ".join(" ".join(map(plain_text, progress_lines(died, 100))).split())
+    assert "has died" not in page(sample_switch.switching())

@@ -148,6 +148,10 @@ class ScriptedEngine:
         return "replay" if stream.untouched else "drain"
 
     async def hand_over(self, bound: Bound, error: str) -> list[ScriptedStream]:
+        if self.is_dead:
+            for stream in self.streams:
+                stream.ended_with = "the engine has died"
+            return []
         handed: list[ScriptedStream] = []
         for stream in self.streams:
             fate = self._fate(stream, bound)

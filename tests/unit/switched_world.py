@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine_host.engine import last_words
-from engine_host.engine import lifecycle as room
+from engine_host.engine import death_watch, last_words
 from engine_host.engine.switch import SwitchOrder
 from engine_host.engine.timeline import PhaseTimes
 from engine_host.profiles import Profile
@@ -41,7 +40,7 @@ class Checked:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_DEATH_POLL_S", 0.005)
+    monkeypatch.setattr(death_watch, "POLL_S", 0.005)
     monkeypatch.setattr(last_words, "LAST_WORDS_S", 0.0)
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine_host.engine import last_words
-from engine_host.engine import lifecycle as room
+from engine_host.engine import death_watch, last_words
 from engine_host.engine.crash_policy import CRASH_LIMIT
 from engine_host.engine.port import EngineStartError
 from engine_host.protocol.errors import EXIT_FAILED, EXIT_REFUSED, OperatorError
@@ -21,7 +20,7 @@ from .world import World, hold_request
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_DEATH_POLL_S", 0.005)
+    monkeypatch.setattr(death_watch, "POLL_S", 0.005)
     monkeypatch.setattr(last_words, "LAST_WORDS_S", 0.0)
 
 

@@ -276,14 +276,6 @@ async def test_who_hung_up_while_no_engine_ran_is_forgotten(tmp_path: Path) -> N
         assert stays.went_on_in == [new] and not left.went_on_in
 
 
-async def test_an_overlap_that_fails_beside_an_engine_that_died_does_not_say_that_it_goes_on(tmp_path: Path) -> None:
-    old, new = ScriptedEngine(), ScriptedEngine(start_error="no room")
-    async with serving(old, new, ScriptedEngine()) as world:
-        old.is_dead = True
-        result = await switch(world, tmp_path=tmp_path, checked=Checked(fits_beside=True))
-        assert "did not start beside a, which has died meanwhile: no room" in result.text
-
-
 async def test_a_cancel_while_the_new_engine_computes_ahead_leaves_the_old_one_as_it_was(tmp_path: Path) -> None:
     stream = ScriptedStream("one")
     old, new = ScriptedEngine(streams=[stream]), ScriptedEngine(ahead_hangs=True)
