@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engine_host.engine import death_watch
 from engine_host.engine.port import StepSink
 from engine_host.profiles import Profile
 from engine_host.protocol.errors import OperatorError
@@ -154,8 +155,20 @@ async def test_a_stop_answers_those_who_wait(tmp_path: Path) -> None:
         await under_way
 
 
-async def test_a_death_while_the_old_engine_drains_is_told(tmp_path: Path) -> None:
-    old = ScriptedEngine(by_signal=True, streams=[ScriptedStream("grammar", carryable=False)])
+@dataclass
+class MuteWhenStopped(ScriptedEngine):
+    """Once it is stopped it tells no more that it had died: like vLLM's, which is gone then."""
+
+    async def stop(self, timeout_s: float, *, keep_app: bool = False) -> None:
+        await super().stop(timeout_s, keep_app=keep_app)
+        self.is_dead = False
+
+
+async def test_a_death_that_ends_the_drain_is_told_before_the_engine_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(death_watch, "POLL_S", 0.4)  # the drain looks sooner
+    old = MuteWhenStopped(by_signal=True, streams=[ScriptedStream("grammar", carryable=False)])
     async with serving(old) as world:
         under_way = asyncio.create_task(switch(world, tmp_path=tmp_path, drain_s=60.0))
         await world.until_state(State.SWITCHING)
