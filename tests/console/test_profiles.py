@@ -170,9 +170,9 @@ async def test_import_prints_a_profile_and_tells_each_translation_on_standard_er
     assert tomllib.loads(done.out)["engine"] == {
         "model": "org/m",
         "tensor_parallel_size": 8,
-        "kv_offloading_size": 4.0,
+        "kv_offloading_size": 32.0,
     }
-    assert done.err.count("\n") == 1 and "kv_offloading_size" in done.err
+    assert done.err.count("\n") == 2 and "4 GiB for each GPU are kv_offloading_size = 32 GiB" in done.err
 
 
 async def test_import_reads_a_quoted_line_a_file_and_standard_input(tmp_path):
