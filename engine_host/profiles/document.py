@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_host.nearest import nearest, suggestion
+from engine_host.profiles.faults import Faults
 from engine_host.profiles.shape import (
     DESCRIPTION_CHARS,
     NOT_YET_APPLIED,
@@ -73,35 +74,49 @@ def read_document(path: Path) -> dict[str, Any]:
         raise OperatorError(f"{path} is not a profile: nested too deeply", "give the path of a profile file") from None
 
 
-def checked_document(content: Mapping[str, Any], path: Path) -> Document:
-    """The top level of a file: its version, its own keys, its tables. Raises `OperatorError`."""
+def checked_document(content: Mapping[str, Any], path: Path, into: Faults | None = None) -> Document:
+    """The top level of a file: its version, its own keys, its tables.
+
+    Raises `OperatorError`; with `into` only for another version, and all else that is wrong is put there and left out
+    of the document.
+    """
     if "schema" not in content:
         raise OperatorError(f'{path} has no "schema" key', f"put this at the top of the file: schema = {SCHEMA}")
     schema = content["schema"]
     if type(schema) is not int or schema != SCHEMA:
         raise OperatorError(f"{path}: schema is {schema!r}, this version reads {SCHEMA}", f"write: schema = {SCHEMA}")
+    faults = into if into is not None else Faults(path)
+    tables: dict[str, dict[str, Any]] = {name: {} for name in TABLES}
     for key, value in content.items():
         if key in TOP_KEYS:
             continue
-        if key not in TABLES:
-            what = f"table [{key}]" if isinstance(value, dict) else f'key "{key}"'
-            raise OperatorError(f"{path}: unknown {what}", suggestion(key, (*TOP_KEYS, *TABLES)))
-        if not isinstance(value, dict):
-            raise OperatorError(f"{path}: {key} is {type_name(value)}, expected a table", f"write it as: [{key}]")
-        if key in NOT_YET_APPLIED and value:
-            raise OperatorError(
-                f"{path}: unknown key {key}.{next(iter(value))}", f"[{key}] takes no keys in this version"
-            )
-    for name in TABLES:
-        _check_value(name, content.get(name, {}), path)
-    extends = _extends(content.get("extends"), path)
-    return Document(
-        path=path,
-        tables={name: copied(content.get(name, {})) for name in TABLES},
-        extends=extends,
-        unset=_unset(content.get("unset", []), extends, path),
-        description=_description(content.get("description", ""), path),
-    )
+        with faults.caught():
+            _check_table(key, value, path)
+            for name, item in value.items():
+                with faults.caught():
+                    _check_value(f"{key}.{name}", item, path)
+                    tables[key][name] = copied(item)
+    extends: str | None = None
+    unset: tuple[str, ...] = ()
+    description = ""
+    with faults.caught():
+        extends = _extends(content.get("extends"), path)
+        unset = _unset(content.get("unset", []), extends, path)
+    with faults.caught():
+        description = _description(content.get("description", ""), path)
+    if into is None:
+        faults.tell()
+    return Document(path=path, tables=tables, extends=extends, unset=unset, description=description)
+
+
+def _check_table(key: str, value: Any, path: Path) -> None:
+    if key not in TABLES:
+        what = f"table [{key}]" if isinstance(value, dict) else f'key "{key}"'
+        raise OperatorError(f"{path}: unknown {what}", suggestion(key, (*TOP_KEYS, *TABLES)))
+    if not isinstance(value, dict):
+        raise OperatorError(f"{path}: {key} is {type_name(value)}, expected a table", f"write it as: [{key}]")
+    if key in NOT_YET_APPLIED and value:
+        raise OperatorError(f"{path}: unknown key {key}.{next(iter(value))}", f"[{key}] takes no keys in this version")
 
 
 def _check_value(key: str, value: Any, path: Path) -> None:

@@ -20,6 +20,7 @@ from engine_host.decoder_words import fault
 from engine_host.nearest import suggestion
 from engine_host.profiles.arguments import is_idle
 from engine_host.profiles.document import checked_document, neighbours, read_document
+from engine_host.profiles.faults import Faults
 from engine_host.profiles.inherit import Inherited, inherited
 from engine_host.profiles.shape import HIDDEN, OWN_TABLES, SECRETS, Switch, copied
 from engine_host.protocol.errors import OperatorError
@@ -120,13 +121,19 @@ def load_profile(path: Path) -> Profile:
 
 def build_profile(content: Mapping[str, Any], path: Path) -> Profile:
     """Effective values from the content of a file; bases are read beside `path`. Raises `OperatorError`."""
-    document = checked_document(content, path)
-    found = inherited(document)
-    for name, shape in OWN_TABLES.items():
-        _check_own(name, shape, found, path)
+    faults = Faults(path)
+    document = checked_document(content, path, faults)
+    is_sound = not faults  # what a faulty file leaves out may be what is missed below
+    found = Inherited({}, ())
+    with faults.caught():
+        found = inherited(document)
+        for name, shape in OWN_TABLES.items():
+            _check_own(name, shape, found, path, faults)
+        if is_sound:
+            _check_model(found.tables["engine"], found.origins.get("engine.model", path))
+    faults.tell()
     switch = msgspec.convert(found.tables["switch"], Switch)
     engine = found.tables["engine"]
-    _check_model(engine, found.origins.get("engine.model", path))
     for keys in PATH_KEYS:
         _expand(engine, keys)
     return Profile(
@@ -193,18 +200,19 @@ def expand_home(text: str) -> str:
     return os.path.expanduser(text)  # noqa: PTH111
 
 
-def _check_own(name: str, shape: type[msgspec.Struct], found: Inherited, path: Path) -> None:
+def _check_own(name: str, shape: type[msgspec.Struct], found: Inherited, path: Path, faults: Faults) -> None:
     """Refuse keys of a table of the host's own that it does not take, and values."""
     valid = shape.__struct_fields__
     for key, value in found.tables[name].items():
         where = found.origins.get(f"{name}.{key}", path)
-        if key not in valid:
-            raise OperatorError(f"{where}: unknown key {name}.{key}", suggestion(key, valid))
-        try:
-            msgspec.convert({key: value}, shape)
-        except msgspec.ValidationError as error:
-            fact = f"{where}: {name}.{key} = {value!r}: {fault(error)}"
-            raise OperatorError(fact, f"mend {name}.{key}, or leave it out for its default") from None
+        with faults.caught():
+            if key not in valid:
+                raise OperatorError(f"{where}: unknown key {name}.{key}", suggestion(key, valid))
+            try:
+                msgspec.convert({key: value}, shape)
+            except msgspec.ValidationError as error:
+                fact = f"{where}: {name}.{key} = {value!r}: {fault(error)}"
+                raise OperatorError(fact, f"mend {name}.{key}, or leave it out for its default") from None
 
 
 def _check_model(engine: Mapping[str, Any], path: Path) -> None:

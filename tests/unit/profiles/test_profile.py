@@ -291,3 +291,35 @@ def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path: Path) -> No
     path.write_bytes(b"\xef\xbb\xbf" + MINIMAL.encode() + b"# \xff\n")
     with pytest.raises(OperatorError, match="byte 0xff in line"):
         load_profile(path)
+
+
+def test_all_that_is_wrong_with_a_file_is_told_at_once_each_with_its_remedy(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        'schema = 1\nextends = "a/b"\ndescription = 3\n[engin]\nx = 1\n[engine]\nseed = 2024-01-01\ndtype = nan\n'
+        '[switch]\ndrain_timeout = 5\nhold_deadline_s = "long"\n',
+    )
+    with pytest.raises(OperatorError) as caught:
+        load_profile(path)
+    said, remedies = caught.value.fact, caught.value.remedy.splitlines()
+    parts = [
+        "(1) unknown table [engin]",
+        "(2) engine.seed = 2024-01-01 is a date or time",
+        "(3) engine.dtype = nan is no finite number",
+        "(4) extends is 'a/b'",
+        "(5) description is a number",
+        "(6) unknown key switch.drain_timeout",
+        "(7) switch.hold_deadline_s = 'long'",
+    ]
+    assert said.startswith(f"{path}: (1)") and said.count(str(path)) == 1
+    assert [said.index(part) for part in parts] == sorted(said.index(part) for part in parts)
+    assert len(remedies) == len(parts) and "(8)" not in said, "no model is named, and [engin] may be why"
+    assert 'did you mean "engine"?' in remedies[0] and 'did you mean "drain_timeout_s"?' in remedies[5]
+
+
+def test_what_a_base_has_wrong_is_told_beside_the_faults_of_its_heir(tmp_path: Path) -> None:
+    write(tmp_path, MINIMAL + "[switch]\ndrain = 1\n", "base.toml")
+    heir = write(tmp_path, 'schema = 1\nextends = "base"\n[dials]\nlimit = 3\n')
+    with pytest.raises(OperatorError) as caught:
+        load_profile(heir)
+    assert f"(1) {tmp_path / 'base.toml'}: unknown key switch.drain; (2) unknown key dials.limit" in caught.value.fact
