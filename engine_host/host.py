@@ -189,6 +189,7 @@ class EngineHost:
         """Serve until stopped; returns the exit code. Raises `OperatorError` when nothing could be started."""
         options = self._options
         self._loop = asyncio.get_running_loop()
+        self._take_signals()  # before the socket answers: whoever sees us start may tell us to stop
         listener = bind(options.http_host, options.http_port)
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(listener.close)
@@ -211,7 +212,6 @@ class EngineHost:
             stack.callback(self._machine.stop)
             ticker = asyncio.create_task(self._tick(), name="telemetry-tick")
             stack.callback(ticker.cancel)
-            self._take_signals()
             stack.push_async_callback(self._lifecycle.discard_engine)
             await self._live(http)
         print(self.last_line, file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,12 @@ from .real_host import RealHost, serving
 HERE = Path(__file__).parent
 PROFILES = HERE / "profiles"
 """For switches: `a`, and those that differ from it or fail in one way each."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """A shell's background job ignores Ctrl-C, and so would every host that its tests start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
