@@ -74,16 +74,23 @@ async def _change(
         return applied
 
 
-async def sent_once(client: Client, method: str, params: msgspec.Struct, waiting_s: float) -> msgspec.Raw:
-    """The outcome. Raises `OperatorError`, with `EXIT_TIMED_OUT` when it is unknown: nothing is sent again."""
+async def sent_once(
+    client: Client, method: str, params: msgspec.Struct, waiting_s: float, how_to_ask: str | None = None
+) -> msgspec.Raw:
+    """The outcome. Raises `OperatorError`, with `EXIT_TIMED_OUT` when it is unknown: nothing is sent again.
+
+    `how_to_ask` for it then, where there is a better way than the client's own remedy.
+    """
     try:
         return await client.call(method, params, waiting_s)
     except NoAnswer as error:
-        raise OperatorError(error.fact, f"{await standing(client)} {error.remedy}", exit_code=EXIT_TIMED_OUT) from None
+        raise OperatorError(
+            error.fact, f"{await standing(client)} {how_to_ask or error.remedy}", exit_code=EXIT_TIMED_OUT
+        ) from None
     except ConnectionLost as error:
         raise OperatorError(
             f"the connection was lost before the outcome of {method} came: {error.reason}.",
-            "The outcome is unknown; it was not sent again. " + error.remedy,
+            f"The outcome is unknown; it was not sent again. {how_to_ask or error.remedy}",
             exit_code=EXIT_TIMED_OUT,
         ) from None
 

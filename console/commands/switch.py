@@ -18,7 +18,7 @@ import msgspec
 from console import format as fmt
 from console.client import CallFailed, Client, ConnectionLost, NoAnswer, connected, decoded
 from console.commands.agreement import agree, need_somebody_to_ask, refuse_without_role
-from console.commands.change import standing
+from console.commands.change import sent_once
 from console.commands.output import width, write_json, write_lines
 from console.commands.phases import Phases
 from console.connect import Target, resolve
@@ -32,7 +32,7 @@ from console.consequence import (
     who_switches,
 )
 from engine_host.protocol.envelope import ErrorCode
-from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_TIMED_OUT, OperatorError
+from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, OperatorError
 from engine_host.protocol.methods import Applied, CancelParams, ForecastParams, SubscribeTelemetry, SwitchParams
 from engine_host.protocol.profiles import Tier
 from engine_host.protocol.snapshot import Snapshot
@@ -200,15 +200,7 @@ async def _begun(client: Client, params: SwitchParams, waiting_s: float, phases:
 async def _outcome(client: Client, method: str, params: msgspec.Struct, waiting_s: float) -> msgspec.Raw:
     """One call. A lost or late answer is exit 5 and never asked for again."""
     try:
-        return await client.call(method, params, waiting_s)
-    except NoAnswer as error:
-        raise OperatorError(error.fact, f"{await standing(client)} {HOW_TO_ASK}", exit_code=EXIT_TIMED_OUT) from None
-    except ConnectionLost as error:
-        raise OperatorError(
-            f"the connection was lost before the outcome of {method} came: {error.reason}.",
-            f"The outcome is unknown; it was not sent again. {HOW_TO_ASK}",
-            exit_code=EXIT_TIMED_OUT,
-        ) from None
+        return await sent_once(client, method, params, waiting_s, HOW_TO_ASK)
     except CallFailed as error:
         if method == METHOD_SWITCH and error.error.code == ErrorCode.CONFLICT:
             _refuse_while_another_runs(await _snapshot_or_none(client))

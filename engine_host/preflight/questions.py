@@ -20,6 +20,7 @@ from .config import Probed, ProbeNames, probe_config
 from .known_answers import KnownAnswers
 from .off_loop import off_loop
 from .tokenizer_process import Answer, Request
+from .tokenizers import DRAFT_BROKEN
 
 _TOKENIZER_PROCESS = (sys.executable, "-m", "engine_host.preflight.tokenizer_process")
 
@@ -73,5 +74,6 @@ class Questions:
             partial(tokenizers_key, request, self._known.environment),
             Answer,
             ask,
-            lasts=lambda answer: not answer.unchecked,
+            # A file that was found broken may have been read badly; that there is none is seen without reading.
+            lasts=lambda answer: not answer.unchecked and DRAFT_BROKEN not in {one.id for one in answer.unreadable},
         )

@@ -66,12 +66,13 @@ def compare_sizes(target: Party, draft: Party, *, is_same_map: bool | None) -> l
     ]
 
 
+DRAFT_BROKEN = "tokenizer.draft_broken"
 _UNSEEN = "it cannot be compared with the target's, and a pair that differs drafts other words without any error"
 
 
 def broken_draft(draft: Party, why: str) -> Finding:
     return error(
-        "tokenizer.draft_broken",
+        DRAFT_BROKEN,
         f"the draft's tokenizer: {why}: {_UNSEEN}",
         f"copy the tokenizer files that came with {draft.name} there again, or take "
         'method = "ngram" in [engine.speculative_config]',
