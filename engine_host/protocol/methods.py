@@ -19,6 +19,7 @@ from .events import Event
 from .profiles import Preflight, ProfileChanges, ProfileDetail, ProfileDiff, ProfileList, Tier
 from .snapshot import Dial, Snapshot, State
 from .switching import SwitchForecast, SwitchResult, SwitchStatus
+from .throttling import AutoMode, LimitValues, ThrottleSheet
 
 
 class Risk(StrEnum):
@@ -47,6 +48,8 @@ SeriesNames = Annotated[list[str], msgspec.Meta(max_length=64)]
 EventLimit = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 EventCursor = Annotated[int, msgspec.Meta(ge=0)]
 DrainSeconds = Annotated[float, msgspec.Meta(ge=0.0, le=86_400.0)]
+TtlSeconds = Annotated[float, msgspec.Meta(ge=1.0, le=604_800.0)]
+"""How long a setting holds before the former one returns: a second to a week."""
 Reason = Annotated[str, msgspec.Meta(max_length=500)]
 IdempotencyKey = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 """Bounds stand in the types, so the decoder refuses what the docstrings exclude, and names the field."""
@@ -199,7 +202,7 @@ class DialSheet(msgspec.Struct, frozen=True, kw_only=True):
 class DialsSet(Change, frozen=True, kw_only=True):
     values: Annotated[dict[str, int | None], msgspec.Meta(min_length=1, max_length=8)]
     """By dial; `None`: back to what the engine was started with."""
-    for_s: Annotated[float, msgspec.Meta(ge=1.0, le=604_800.0)] | None = None
+    for_s: TtlSeconds | None = None
     """After it the former value returns; `None`: it stays."""
     expected: Annotated[dict[str, int], msgspec.Meta(max_length=8)] | None = None
     """By dial, the value that the caller saw: another one in force refuses the call."""
@@ -207,6 +210,35 @@ class DialsSet(Change, frozen=True, kw_only=True):
 
 class DialsApplied(Applied, frozen=True, kw_only=True):
     dials: dict[str, Dial]
+
+
+class ThrottleSet(Change, frozen=True, kw_only=True):
+    limits: LimitValues
+    """By `LimitName`; None: no such limit, even where the profile has one."""
+    for_s: TtlSeconds | None = None
+    """After it the former value returns; `None`: it stays."""
+
+
+class ThrottleClear(Change, frozen=True, kw_only=True):
+    names: Annotated[list[str], msgspec.Meta(max_length=16)] = []
+    """Back to what the profile says; empty: all that an operator has set."""
+
+
+class ThrottleAuto(Change, frozen=True, kw_only=True):
+    mode: AutoMode
+    for_s: TtlSeconds | None = None
+
+
+class PauseParams(Change, frozen=True, kw_only=True):
+    for_s: TtlSeconds | None = None
+
+
+class ResumeParams(Change, frozen=True, kw_only=True):
+    pass
+
+
+class ThrottleApplied(Applied, frozen=True, kw_only=True):
+    throttle: ThrottleSheet
 
 
 class RequestOrder(StrEnum):
@@ -311,6 +343,12 @@ METHODS: dict[str, Method] = {
         Method("profiles.reload", Risk.OPERATE, ReloadParams, Reloaded, "read the profiles anew, tell what changed"),
         Method("dials.get", Risk.READ, NoParams, DialSheet, "the live dials with their range"),
         Method("dials.set", Risk.OPERATE, DialsSet, DialsApplied, "set live dials, at the next scheduler step"),
+        Method("throttle.get", Risk.READ, NoParams, ThrottleSheet, "the limits at the gate, and what it has done"),
+        Method("throttle.set", Risk.OPERATE, ThrottleSet, ThrottleApplied, "set limits at the gate"),
+        Method("throttle.clear", Risk.OPERATE, ThrottleClear, ThrottleApplied, "back to the profile's limits"),
+        Method("throttle.auto", Risk.OPERATE, ThrottleAuto, ThrottleApplied, "automatic throttling: off, observe, on"),
+        Method("pause", Risk.OPERATE, PauseParams, ThrottleApplied, "hold every new request at the gate"),
+        Method("resume", Risk.OPERATE, ResumeParams, ThrottleApplied, "end a pause or a drain at the gate"),
         Method("requests.list", Risk.READ, RequestsList, RequestList, "the unfinished requests"),
         Method("requests.abort", Risk.DANGEROUS, RequestAbort, Applied, "end one request with an error"),
         Method("kv.map", Risk.READ, KvMapParams, KvMap, "the KV blocks by state, and who holds most"),

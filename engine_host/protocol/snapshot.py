@@ -270,9 +270,20 @@ class Throttle(_Wire, frozen=True, kw_only=True):
     """What the gate does."""
 
     auto: str = "off"
+    """`off` `observe` `on`."""
+    auto_text: str = ""
+    """What the controller did last, and why."""
+    auto_at: float | None = None
+    """Unix time of it."""
     max_inflight: int | None = None
+    """In force, whoever set it."""
+    limited_by: list[str] = []
+    """The limits in force that are not the profile's, by name; and what pauses or drains."""
+    paused: bool = False
+    draining: bool = False
     inflight: int = 0
     admitted_total: int = 0
+    held_total: int = 0
     refused_total: int = 0
     refused_by_reason: dict[str, int] = {}
 
