@@ -1,0 +1,35 @@
+"""What a client is told that the gate does not let through."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer in OpenAI's shape."""
+
+    reason: str
+    """As it is counted: `queue_full` `deadline` `shed` `class` `too_long` `too_large`."""
+    message: str
+    status: int = 429
+    error_type: str = "rate_limit_error"
+    param: str | None = None
+    retry_after_s: float | None = None
+    """None where nothing honest is known."""
+
+    def body(self) -> bytes:
+        error = {"message": self.message, "type": self.error_type, "param": self.param, "code": self.status}
+        told: dict[str, Any] = {"error": error, "reason": self.reason, "retry_after_s": self.retry_after_s}
+        return msgspec.json.encode(told)
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Of the body above, its length not among them."""
+        headers = [(b"content-type", b"application/json")]
+        if self.retry_after_s is not None:
+            headers.append((b"retry-after", str(max(1, math.ceil(self.retry_after_s))).encode()))
+        return headers
