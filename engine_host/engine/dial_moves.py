@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine_host.engine.dial_settings import Setting, Settings
 from engine_host.live.dial import DialName, DialRange
 from engine_host.profiles import Profile
 from engine_host.protocol.errors import EXIT_INVALID, OperatorError
 from engine_host.protocol.events import Severity
+from engine_host.timed_settings import Setting, Settings
 
 Ranges = Mapping[DialName, DialRange]
 Note = tuple[str, Severity]
@@ -25,17 +25,17 @@ def start_of(profile: Profile | None, name: DialName, span: DialRange) -> int:
 
 
 def moved(
-    settings: Mapping[DialName, Settings], former: Profile | None, profile: Profile, ranges: Ranges, now: float
-) -> tuple[dict[DialName, Settings], list[Note]]:
+    settings: Mapping[DialName, Settings[int]], former: Profile | None, profile: Profile, ranges: Ranges, now: float
+) -> tuple[dict[DialName, Settings[int]], list[Note]]:
     """The settings of an engine with `ranges` that serves `profile`: those of `former`, made to fit, where that is the
     same profile, else none."""
     is_kept = is_same(former, profile)
-    found: dict[DialName, Settings] = {}
+    found: dict[DialName, Settings[int]] = {}
     notes: list[Note] = []
     for name, span in ranges.items():
         start, held = start_of(profile, name, span), settings.get(name)
         if held is not None and is_kept:
-            found[name] = held.moved(start, span.low, span.high)
+            found[name] = held.moved(start, span.nearest)
         else:
             found[name] = Settings(Setting(start))
         if held is not None and (was := held.in_force(now)).who is not None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine_host.engine.dial_settings import Setting, span_in_words
 from engine_host.live.dial import DialName, DialRange
 from engine_host.nearest import suggestion
 from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.methods import DialsSet
+from engine_host.timed_settings import Setting, span_in_words
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class DialWords:
         return ", ".join(parts) + span + (f": {order.reason}" if order.reason else "")
 
 
-def setting_of(order: DialsSet, value: int | None, start: int, who: str, now: float, wall: float) -> Setting:
+def setting_of(order: DialsSet, value: int | None, start: int, who: str, now: float, wall: float) -> Setting[int]:
     """What `order` makes of one dial that begins at `start`; `now` by the clock of `Settings`, `wall` as Unix time."""
     if order.for_s is None:
         return Setting(start) if value is None else Setting(value, who, order.reason, wall)
@@ -66,7 +66,7 @@ def setting_of(order: DialsSet, value: int | None, start: int, who: str, now: fl
     return Setting(passing, who, order.reason, wall, ends=now + order.for_s, until=wall + order.for_s)
 
 
-def in_force_again(name: DialName, before: int, value: int, ended: Setting | None, *, is_late: bool) -> str:
+def in_force_again(name: DialName, before: int, value: int, ended: Setting[int] | None, *, is_late: bool) -> str:
     """A dial that has moved by itself: the setting that `ended`, or one that the scheduler has not answered to."""
     if is_late:
         return f"{name} {before} → {value}: the scheduler answers again"

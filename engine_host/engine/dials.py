@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Callable, Mapping
 
 from engine_host.engine.dial_moves import Note, is_same, moved, refuse_out_of_range, start_of
-from engine_host.engine.dial_settings import Setting, Settings
 from engine_host.engine.dial_words import DialWords, in_force_again, setting_of
 from engine_host.engine.host_state import EventSink
 from engine_host.engine.port import Engine, EngineStartError, LiveScheduler
@@ -28,6 +27,7 @@ from engine_host.protocol.errors import EXIT_FAILED, EXIT_REFUSED, EXIT_TIMED_OU
 from engine_host.protocol.events import Severity
 from engine_host.protocol.methods import DialSheet, DialsSet
 from engine_host.protocol.snapshot import Dial
+from engine_host.timed_settings import Setting, Settings
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Dials:
         self._wall = wall
         self._engine: Engine | None = None
         self._profile: Profile | None = None
-        self._settings: dict[DialName, Settings] = {}
+        self._settings: dict[DialName, Settings[int]] = {}
         self._told: dict[DialName, int] = {}
         """What the scheduler was last told, and has applied unless the dial is among the `_unanswered`."""
         self.version = 0
@@ -88,7 +88,7 @@ class Dials:
     def sheet(self) -> DialSheet:
         return DialSheet(dials=self.read(), unavailable_reason=self.unavailable_reason)
 
-    def _dial(self, name: DialName, span: DialRange, setting: Setting, live: LiveScheduler) -> Dial:
+    def _dial(self, name: DialName, span: DialRange, setting: Setting[int], live: LiveScheduler) -> Dial:
         return Dial(
             value=self._value(name, live),
             low=span.low,

@@ -24,3 +24,7 @@ class DialRange:
     low: int
     high: int
     start: int
+
+    def nearest(self, value: int) -> int:
+        """`value`, or the limit that it lies beyond."""
+        return min(max(value, self.low), self.high)

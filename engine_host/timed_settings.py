@@ -1,16 +1,20 @@
-"""What was set on one dial: settings that end by themselves, nested, over one that stays.
+"""What was set on one thing, a dial or a limit: settings that end by themselves, nested, over one that stays.
 
 Pure: the value in force is that of the youngest setting which has not ended. A setting that stays ends all before it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    value: int
+class Setting(Generic[V]):
+    value: V
     who: str | None = None
     """None: the engine or its profile."""
     reason: str = ""
@@ -27,18 +31,18 @@ class Setting:
         return None if self.until is None or self.since is None else self.until - self.since
 
 
-class Settings:
-    """Of one dial. `now` is any clock that only goes forward, the one that `Setting.ends` is of."""
+class Settings(Generic[V]):
+    """Of one thing. `now` is any clock that only goes forward, the one that `Setting.ends` is of."""
 
-    def __init__(self, start: Setting) -> None:
+    def __init__(self, start: Setting[V]) -> None:
         self._stays = start
-        self._passing: list[Setting] = []
+        self._passing: list[Setting[V]] = []
         """Oldest first, each ending before the one under it: another one could never come back."""
 
-    def in_force(self, now: float) -> Setting:
+    def in_force(self, now: float) -> Setting[V]:
         return next((one for one in reversed(self._passing) if _holds(one, now)), self._stays)
 
-    def with_(self, setting: Setting) -> Settings:
+    def with_(self, setting: Setting[V]) -> Settings[V]:
         """These and a younger one: in force from now on, until it ends."""
         if setting.ends is None:
             return Settings(setting)
@@ -47,29 +51,29 @@ class Settings:
         younger._passing = [*outlasting, setting]
         return younger
 
+    def ends(self) -> list[float]:
+        """When the value in force may change by itself, soonest first."""
+        return [one.ends for one in reversed(self._passing) if one.ends is not None]
+
     def next_end(self) -> float | None:
-        """When the value in force may change by itself."""
         return self._passing[-1].ends if self._passing else None
 
-    def end(self, now: float) -> Setting | None:
+    def end(self, now: float) -> Setting[V] | None:
         """Forget what has ended; returns the one that was in force until then, if it has ended."""
         was = self._passing[-1] if self._passing and not _holds(self._passing[-1], now) else None
         self._passing = [one for one in self._passing if _holds(one, now)]
         return was
 
-    def moved(self, start: int, low: int, high: int) -> Settings:
-        """The same settings on another engine that begins at `start` and takes `low` to `high`."""
-        twin = Settings(Setting(start) if self._stays.who is None else _fit(self._stays, low, high))
-        twin._passing = [_fit(one, low, high) for one in self._passing]
+    def moved(self, start: V, fit: Callable[[V], V] = lambda value: value) -> Settings[V]:
+        """The same settings over another start; `fit` makes each value one that can be had there."""
+        stays = self._stays
+        twin = Settings(Setting(start) if stays.who is None else replace(stays, value=fit(stays.value)))
+        twin._passing = [replace(one, value=fit(one.value)) for one in self._passing]
         return twin
 
 
-def _holds(setting: Setting, now: float) -> bool:
+def _holds(setting: Setting[V], now: float) -> bool:
     return setting.ends is None or now < setting.ends
-
-
-def _fit(setting: Setting, low: int, high: int) -> Setting:
-    return replace(setting, value=min(max(setting.value, low), high))
 
 
 def span_in_words(seconds: float) -> str:

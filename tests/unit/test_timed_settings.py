@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_host.engine.dial_settings import Setting, Settings, span_in_words
+from engine_host.timed_settings import Setting, Settings, span_in_words
 
 START = Setting(5)
 
 
-def setting(value: int, ends: float | None = None, who: str = "maria") -> Setting:
+def setting(value: int, ends: float | None = None, who: str = "maria") -> Setting[int]:
     return Setting(value, who, ends=ends)
 
 
@@ -46,10 +46,19 @@ def test_what_ended_is_told_once() -> None:
     assert settings.next_end() == 20.0
 
 
+def test_every_moment_at_which_it_may_change_by_itself_is_known() -> None:
+    settings = Settings(START).with_(setting(3, ends=20.0)).with_(setting(2, ends=10.0))
+    assert settings.ends() == [10.0, 20.0]
+    assert settings.with_(setting(1)).ends() == []
+
+
 def test_another_engine_takes_what_it_can() -> None:
-    settings = Settings(START).with_(setting(200)).with_(setting(100, ends=10.0)).moved(64, 1, 128)
+    def fit(value: int) -> int:
+        return min(value, 128)
+
+    settings = Settings(START).with_(setting(200)).with_(setting(100, ends=10.0)).moved(64, fit)
     assert [settings.in_force(now).value for now in (5.0, 15.0)] == [100, 128]
-    assert Settings(START).moved(64, 1, 128).in_force(0.0).value == 64  # nobody had set it
+    assert Settings(START).moved(64, fit).in_force(0.0).value == 64  # nobody had set it
 
 
 @st.composite
