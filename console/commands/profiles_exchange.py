@@ -17,7 +17,6 @@ from engine_host.profiles import Profile, build_profile
 from engine_host.profiles.exporter import to_command_line, to_yaml
 from engine_host.profiles.imported import Imported
 from engine_host.profiles.importer import import_file, import_text, import_words
-from engine_host.profiles.shape import SECRETS, leaves
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, OperatorError
 
 
@@ -76,7 +75,7 @@ def _write(text: str, output: Path | None, may_replace: bool, profile: Profile) 
         return
     if output.exists() and not may_replace:
         raise OperatorError(f"{output} exists", "give another name, or replace it with --force")
-    mode = 0o600 if any(key in SECRETS for key in leaves(profile.effective())) else 0o666
+    mode = 0o600 if profile.holds_secrets else 0o666
     partial = output.with_name(f".{output.name}.part")
     try:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:

@@ -70,7 +70,7 @@ def _is_same(before: object, after: object) -> bool:
 
 def _change(key: str, before: object, after: object, lost: list[str]) -> KeyChange:
     if key in SECRETS:
-        before, after = (None if value is None else HIDDEN for value in (before, after))
+        before, after = (HIDDEN if value else value for value in (before, after))
     tier = tier_of(key)
     note = LISTENER_NOTE if tier is Tier.NONE else ""
     if key == "engine.served_model_name" and lost:

@@ -24,6 +24,7 @@ from engine_host.profiles.shape import (
     TABLES,
     TOP_KEYS,
     copied,
+    spoken,
     type_name,
 )
 from engine_host.protocol.errors import OperatorError
@@ -130,7 +131,7 @@ def _check_value(key: str, value: Any, path: Path) -> None:
             raise OperatorError(f"{path}: {key} has a number of more than 64 bits", "write a smaller number")
         case Mapping():
             for name, item in value.items():
-                _check_value(f"{key}.{name}", item, path)
+                _check_value(spoken(f"{key}.{name}"), item, path)
         case list():
             for item in value:
                 _check_value(key, item, path)

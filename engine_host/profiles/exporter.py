@@ -1,7 +1,7 @@
 """From a profile to what `vllm serve` takes: a command line, or YAML for `--config`.
 
-What only engine-host knows (`[switch]`) goes into comments that the importer reads again, so that a round trip loses
-nothing. YAML gets dashed keys, since vLLM drops a `false` under a key with underscores.
+What only engine-host knows (`[switch]`, `[throttle]`) goes into comments that the importer reads again, so that a round
+trip loses nothing but secrets. YAML gets dashed keys, since vLLM drops a `false` under a key with underscores.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import yaml
 from engine_host.profiles.arguments import catalogue, is_idle
 from engine_host.profiles.imported import OWN_COMMENT
 from engine_host.profiles.profile import Profile
-from engine_host.profiles.shape import Switch, leaves
+from engine_host.profiles.shape import SECRETS, Switch, leaves
+from engine_host.profiles.throttle_table import Throttle
 from engine_host.protocol.errors import OperatorError
 
 _NEGATIVE = re.compile(r"-\d+(\.\d+)?")
@@ -52,8 +53,12 @@ def _own_comments(profile: Profile) -> list[str]:
     """One for each value of ours that is not its default."""
     tables = profile.effective()
     own = leaves({name: table for name, table in tables.items() if name not in ("engine", "server")})
-    defaults = leaves({"switch": msgspec.to_builtins(Switch())})
-    return [f"{OWN_COMMENT}{key} = {json.dumps(value)}" for key, value in own.items() if value != defaults.get(key)]
+    defaults = leaves({"switch": msgspec.to_builtins(Switch()), "throttle": msgspec.to_builtins(Throttle())})
+    meant = {key: value for key, value in own.items() if value != defaults.get(key)}
+    return [
+        f"{OWN_COMMENT}{key} = {json.dumps(value)}" if key not in SECRETS else f"# {key} is left out: it is secret"
+        for key, value in meant.items()
+    ]
 
 
 def _options(name: str, value: Any) -> list[list[str]]:

@@ -14,7 +14,7 @@ from typing import Any
 from engine_host.nearest import suggestion
 from engine_host.profiles.arguments import one_form
 from engine_host.profiles.document import Document, checked_document, read_document
-from engine_host.profiles.shape import TABLES, copied
+from engine_host.profiles.shape import TABLES, copied, spoken
 from engine_host.protocol.errors import OperatorError
 
 
@@ -73,7 +73,8 @@ def _unset(result: Inherited, key: str, path: Path) -> None:
     for parent in parents:
         table = table.get(parent) if isinstance(table, dict) else None
     if not parents or not isinstance(table, dict) or last not in table:
-        raise OperatorError(f"{path}: unset: {key} is not inherited", suggestion(key, result.origins))
+        told = [name for name in result.origins if spoken(name) == name]
+        raise OperatorError(f"{path}: unset: {spoken(key)} is not inherited", suggestion(key, told))
     del table[last]
     for known in [known for known in result.origins if known == key or known.startswith(f"{key}.")]:
         del result.origins[known]

@@ -22,7 +22,9 @@ from engine_host.profiles.arguments import is_idle
 from engine_host.profiles.document import checked_document, neighbours, read_document
 from engine_host.profiles.faults import Faults
 from engine_host.profiles.inherit import Inherited, inherited
-from engine_host.profiles.shape import HIDDEN, OWN_TABLES, SECRETS, Switch, copied
+from engine_host.profiles.shape import HIDDEN, OWN_TABLES, SECRETS, Switch, copied, type_name
+from engine_host.profiles.throttle_check import contradictions
+from engine_host.profiles.throttle_table import Throttle
 from engine_host.protocol.errors import OperatorError
 
 DIGEST_CHARS = 12
@@ -54,7 +56,7 @@ class Profile:
     server: Mapping[str, Any] = field(default_factory=dict)
     dials: Mapping[str, int] = field(default_factory=dict)
     """Those of `[dials]` alone that are named: the engine decides the others."""
-    throttle: Mapping[str, Any] = field(default_factory=dict)
+    throttle: Throttle = field(default_factory=Throttle)
     alerts: Mapping[str, Any] = field(default_factory=dict)
     switch: Switch = field(default_factory=Switch)
     description: str = ""
@@ -92,7 +94,7 @@ class Profile:
             "engine": copied(self.engine),
             "server": copied(self.server),
             "dials": copied(self.dials),
-            "throttle": copied(self.throttle),
+            "throttle": msgspec.to_builtins(self.throttle),
             "alerts": copied(self.alerts),
             "switch": msgspec.to_builtins(self.switch),
         }
@@ -102,9 +104,14 @@ class Profile:
         tables = self.effective()
         for secret in SECRETS:
             table, key = secret.split(".")
-            if key in tables[table]:
+            if tables[table].get(key):
                 tables[table][key] = HIDDEN
         return tables
+
+    @property
+    def holds_secrets(self) -> bool:
+        tables = self.effective()
+        return any(tables[table].get(key) for table, key in (secret.split(".") for secret in SECRETS))
 
     def origin(self, key: str) -> Path:
         """The file that gives `key` its value; the profile's own where nothing does."""
@@ -128,22 +135,26 @@ def build_profile(content: Mapping[str, Any], path: Path) -> Profile:
     with faults.caught():
         found = inherited(document)
         for name, shape in OWN_TABLES.items():
-            _check_own(name, shape, found, path, faults)
+            _check_own(name, shape, found.tables[name], found, path, faults)
+        _check_throttle(found, path, faults)
         if is_sound:
             _check_model(found.tables["engine"], found.origins.get("engine.model", path))
     faults.tell()
     switch = msgspec.convert(found.tables["switch"], Switch)
+    throttle = msgspec.convert(found.tables["throttle"], Throttle)
     engine = found.tables["engine"]
     for keys in PATH_KEYS:
         _expand(engine, keys)
     return Profile(
         name=path.stem,
         path=path,
-        digest=digest_of({**found.tables, "switch": msgspec.to_builtins(switch)}),
+        digest=digest_of(
+            {**found.tables, "switch": msgspec.to_builtins(switch), "throttle": msgspec.to_builtins(throttle)}
+        ),
         engine=engine,
         server=found.tables["server"],
         dials=found.tables["dials"],
-        throttle=found.tables["throttle"],
+        throttle=throttle,
         alerts=found.tables["alerts"],
         switch=switch,
         description=document.description,
@@ -200,19 +211,49 @@ def expand_home(text: str) -> str:
     return os.path.expanduser(text)  # noqa: PTH111
 
 
-def _check_own(name: str, shape: type[msgspec.Struct], found: Inherited, path: Path, faults: Faults) -> None:
+def _check_own(
+    name: str, shape: type[msgspec.Struct], table: Mapping[str, Any], found: Inherited, path: Path, faults: Faults
+) -> None:
     """Refuse keys of a table of the host's own that it does not take, and values."""
-    valid = shape.__struct_fields__
-    for key, value in found.tables[name].items():
+    valid = {field.name: field for field in msgspec.structs.fields(shape)}
+    for key, value in table.items():
         where = found.origins.get(f"{name}.{key}", path)
         with faults.caught():
             if key not in valid:
                 raise OperatorError(f"{where}: unknown key {name}.{key}", suggestion(key, valid))
+            default = valid[key].default
+            if isinstance(default, msgspec.Struct):
+                if not isinstance(value, Mapping):
+                    fact = f"{where}: {name}.{key} is {type_name(value)}, expected a table"
+                    raise OperatorError(fact, f"write it as: [{name}.{key}]")
+                _check_own(f"{name}.{key}", type(default), value, found, path, faults)
+                continue
             try:
                 msgspec.convert({key: value}, shape)
             except msgspec.ValidationError as error:
-                fact = f"{where}: {name}.{key} = {value!r}: {fault(error)}"
-                raise OperatorError(fact, f"mend {name}.{key}, or leave it out for its default") from None
+                said = HIDDEN if f"{name}.{key}" in SECRETS else repr(value)
+                fact = f"{where}: {name}.{key} = {said}: {fault(error)}"
+                remedy = suggestion(str(value), words) if (words := _words(valid[key].type)) else f"mend {name}.{key}"
+                raise OperatorError(fact, f"{remedy}, or leave it out for its default") from None
+
+
+def _words(kind: Any) -> list[str]:
+    """What a key takes whose values are a few words."""
+    info = msgspec.inspect.type_info(kind)
+    info = info.type if isinstance(info, msgspec.inspect.Metadata) else info
+    return [str(value) for value in info.values] if isinstance(info, msgspec.inspect.LiteralType) else []
+
+
+def _check_throttle(found: Inherited, path: Path, faults: Faults) -> None:
+    """Refuse what contradicts itself; a table with a fault in it has been refused."""
+    try:
+        throttle = msgspec.convert(found.tables["throttle"], Throttle)
+    except msgspec.ValidationError:
+        return
+    for one in contradictions(throttle):
+        key = f"throttle.{one.key}"
+        with faults.caught():
+            raise OperatorError(f"{found.origins.get(key, path)}: {key}: {one.fact}", one.remedy)
 
 
 def _check_model(engine: Mapping[str, Any], path: Path) -> None:

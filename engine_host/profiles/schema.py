@@ -58,12 +58,26 @@ def profile_schema() -> dict[str, Any]:
 def _table(name: str) -> dict[str, Any]:
     table: dict[str, Any] = {"type": "object", "description": TABLE_TEXTS[name]}
     if shape := OWN_TABLES.get(name):
-        (own,) = msgspec.json.schema_components([shape], ref_template="{name}")[1].values()
-        return table | {"additionalProperties": False, "properties": own["properties"]}
+        components = msgspec.json.schema_components([shape], ref_template="{name}")[1]
+        return table | {"additionalProperties": False, "properties": _own(components, shape.__name__)}
     if name in NOT_YET_APPLIED:
         return table | {"additionalProperties": False}
     known = catalogue()
     return table | {"properties": {key: _value(key, known.by_name[key]) for key in sorted(known.names(name))}}
+
+
+def _own(components: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
+    """The properties of a table of the host's own, tables inside it spelt out."""
+    properties: dict[str, Any] = {}
+    for key, value in components[name]["properties"].items():
+        # A described reference is wrapped in anyOf, a bare one stands alone.
+        forms = (value, *value.get("anyOf", ()), *value.get("allOf", ()))
+        inner = next((form["$ref"] for form in forms if "$ref" in form), None)
+        properties[key] = value
+        if inner is not None:
+            table = {"type": "object", "additionalProperties": False, "properties": _own(components, inner)}
+            properties[key] = table | ({"description": value["description"]} if "description" in value else {})
+    return properties
 
 
 def _value(name: str, argument: Argument) -> dict[str, Any]:

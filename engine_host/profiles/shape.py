@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from engine_host.profiles.throttle_table import Throttle
+
 SCHEMA = 1
 
 TABLES = ("engine", "server", "dials", "throttle", "alerts", "switch")
@@ -27,22 +29,30 @@ TABLE_TEXTS = {
     "engine": "vLLM engine arguments by vLLM's own underscore names. The installed vLLM decides which there are.",
     "server": "vLLM front-end arguments by vLLM's own underscore names. The installed vLLM decides which there are.",
     "dials": "Limits of the running scheduler, set before the engine serves; `vllm-console dial` changes them live.",
-    "throttle": "Takes no keys in this version.",
+    "throttle": "What the gate lets through from the start; `vllm-console throttle` changes it live.",
     "alerts": "Takes no keys in this version.",
     "switch": "How the engine is left, and how another profile is switched to.",
 }
 
-NOT_YET_APPLIED = ("throttle", "alerts")
-"""Tables that may stand in a profile and take no keys in this version: a limit that is accepted and then not applied
+NOT_YET_APPLIED = ("alerts",)
+"""Tables that may stand in a profile and take no keys in this version: a rule that is accepted and then not applied
 is worse than one that is refused."""
 
 DESCRIPTION_CHARS = 200
 """A description is a line of a list, not a page."""
 
-SECRETS = frozenset({"server.api_key", "engine.hf_token"})
+SECRETS = frozenset({"server.api_key", "engine.hf_token", "throttle.api_key_classes"})
 """Values that are shown to nobody: whoever may look at a host through its socket need not know its clients' keys."""
 
+WHOLE = frozenset({"throttle.api_key_classes"})
+"""Mappings that are one value: their keys are an operator's own words and no names of settings."""
+
 HIDDEN = "(hidden)"
+
+
+def spoken(key: str) -> str:
+    """A dotted key as it may be told: one inside a secret mapping is a secret itself."""
+    return next((f"{secret}.{HIDDEN}" for secret in SECRETS if key.startswith(f"{secret}.")), key)
 
 
 class Switch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -113,17 +123,17 @@ class Dials(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ) = msgspec.UNSET
 
 
-OWN_TABLES: dict[str, type[msgspec.Struct]] = {"switch": Switch, "dials": Dials}
+OWN_TABLES: dict[str, type[msgspec.Struct]] = {"switch": Switch, "dials": Dials, "throttle": Throttle}
 """Tables whose keys are the host's own, and what they take."""
 
 
 def leaves(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """The values of a table by dotted key: `{"engine.speculative_config.method": "ngram"}`. Lists are values,
-    and so is an empty mapping."""
+    and so are an empty mapping and those of `WHOLE`."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         path = f"{prefix}.{key}" if prefix else key
-        if isinstance(value, dict) and (value or not prefix):
+        if isinstance(value, dict) and (value or not prefix) and path not in WHOLE:
             flat.update(leaves(value, path))
         else:
             flat[path] = value

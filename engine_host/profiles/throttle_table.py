@@ -1,5 +1,8 @@
 """`[throttle]` and `[throttle.auto]` of a profile: what the gate lets through from the start, and what the controller
-watches."""
+watches.
+
+Only what each key takes by itself; what two of them make of each other is in `throttle_check`.
+"""
 
 from __future__ import annotations
 
@@ -7,60 +10,115 @@ from typing import Annotated, Literal
 
 import msgspec
 
-Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
-Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=86_400.0)]
-Rate = Annotated[float, msgspec.Meta(gt=0.0)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
+MOST = 1_000_000_000
+"""Of anything that is counted: beyond it a limit limits nothing, and a mistyped one is noticed."""
+
+
+def _share(text: str) -> msgspec.Meta:
+    return msgspec.Meta(ge=0.0, le=1.0, description=text)
+
+
+def _at_least_0(text: str) -> msgspec.Meta:
+    return msgspec.Meta(ge=0.0, le=float(MOST), description=text)
+
+
+def _seconds(text: str) -> msgspec.Meta:
+    return msgspec.Meta(gt=0.0, le=86_400.0, description=text)
+
+
+def _rate(text: str) -> msgspec.Meta:
+    return msgspec.Meta(gt=0.0, le=float(MOST), description=text)
+
+
+def _count(text: str) -> msgspec.Meta:
+    return msgspec.Meta(ge=1, le=MOST, description=text)
+
+
+def _told(text: str) -> msgspec.Meta:
+    return msgspec.Meta(description=text)
 
 
 class Auto(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[throttle.auto]`: additive increase, multiplicative decrease of the cap on requests in flight."""
 
-    mode: Literal["off", "observe", "on"] = "off"
-    kv_enter: Share | None = 0.90
-    kv_leave: Share | None = 0.80
-    waiting_enter: Annotated[float, msgspec.Meta(ge=0.0)] | None = 8
-    waiting_leave: Annotated[float, msgspec.Meta(ge=0.0)] | None = 2
-    preemptions_enter: Annotated[float, msgspec.Meta(ge=0.0)] | None = 0.5
-    """A second."""
-    preemptions_leave: Annotated[float, msgspec.Meta(ge=0.0)] | None = 0.0
-    ttft_p95_enter_s: Seconds | None = None
-    ttft_p95_leave_s: Seconds | None = None
-    dwell_s: Seconds = 3.0
-    """How long a figure stays above its enter threshold before the cap comes down."""
-    leave_dwell_s: Seconds = 5.0
-    """How long all stay below their leave threshold before the cap rises."""
-    decrease: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.5
-    """The cap is multiplied by it."""
-    increase: Count = 1
-    """Added to the cap every `increase_every_s`."""
-    increase_every_s: Seconds = 2.0
-    min_inflight: Count = 1
-    dials: list[Literal["speculative_tokens", "max_active_seqs"]] = []
-    """That it may turn down beside the cap."""
+    mode: Annotated[
+        Literal["off", "observe", "on"], _told("Whether the controller acts, or only says what it would do.")
+    ] = "off"
+    kv_enter: Annotated[float, _share("KV-cache usage above which the cap comes down; 1.0: never.")] | None = 0.90
+    kv_leave: Annotated[float, _share("KV-cache usage below which the cap may rise.")] | None = 0.80
+    waiting_enter: Annotated[float, _at_least_0("Requests waiting in the engine above which it comes down.")] | None = 8
+    waiting_leave: Annotated[float, _at_least_0("Requests waiting below which it may rise.")] | None = 2
+    preemptions_enter: Annotated[float, _at_least_0("Preemptions a second above which it comes down.")] | None = 0.5
+    preemptions_leave: Annotated[float, _at_least_0("Preemptions a second up to which it may rise.")] | None = 0.0
+    ttft_p95_enter_s: (
+        Annotated[float, _seconds("95th percentile of the time to first token above which it comes down.")] | None
+    ) = None
+    ttft_p95_leave_s: Annotated[float, _seconds("The same, below which it may rise.")] | None = None
+    dwell_s: Annotated[
+        float, _seconds("How long a figure stays above its enter threshold before the cap comes down.")
+    ] = 3.0
+    leave_dwell_s: Annotated[float, _seconds("How long all stay below their leave threshold before the cap rises.")] = (
+        5.0
+    )
+    decrease: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0, description="The cap is multiplied by it.")] = 0.5
+    increase: Annotated[int, _count("Added to the cap every increase_every_s.")] = 1
+    increase_every_s: Annotated[float, _seconds("How often the cap rises.")] = 2.0
+    min_inflight: Annotated[int, _count("The cap never comes below it.")] = 1
+    dials: Annotated[
+        list[Literal["speculative_tokens", "max_active_seqs"]], _told("Dials that it may turn down beside the cap.")
+    ] = []
 
 
 class Throttle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[throttle]`."""
 
-    max_inflight: Count | None = None
-    request_rate: Rate | None = None
-    request_burst: Count | None = None
-    prompt_token_rate: Rate | None = None
-    prompt_token_burst: Count | None = None
-    hold_queue: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 256
-    hold_deadline_s: Annotated[float, msgspec.Meta(ge=0.0, le=86_400.0)] = 30.0
-    min_class: str | None = None
-    classes: list[str] = ["low", "normal", "high"]
-    """Lowest first."""
-    default_class: str | None = None
-    """None: the middle one. A negative `priority` of vLLM's (sooner) is one higher, a positive one is one lower."""
-    class_header: str | None = None
-    """A request header whose value names the class; None: clients choose by `priority` alone."""
-    api_key_classes: dict[str, str] = {}
-    """API key, or `sha256:` and its digest in hex, to class; it wins over header and `priority`."""
-    overlong: Literal["reject", "truncate", "segment"] = "reject"
-    truncate_keep: Literal["start", "end"] = "end"
-    segment_overlap_tokens: Annotated[int, msgspec.Meta(ge=0)] = 64
-    segment_max_windows: Count = 32
-    auto: Auto = Auto()
+    max_inflight: Annotated[int, _count("Choices in flight: a request with n = 4 counts as four.")] | None = None
+    request_rate: Annotated[float, _rate("Choices a second.")] | None = None
+    request_burst: Annotated[int, _count("Choices that may come at once before request_rate counts.")] | None = None
+    prompt_token_rate: Annotated[float, _rate("Prompt tokens a second.")] | None = None
+    prompt_token_burst: (
+        Annotated[int, _count("Prompt tokens that may come at once before prompt_token_rate counts.")] | None
+    ) = None
+    hold_queue: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0,
+            le=1_000_000,
+            description="Requests that may wait at the gate; 0: none, what is over a limit is refused at once.",
+        ),
+    ] = 256
+    hold_deadline_s: Annotated[
+        float, msgspec.Meta(ge=0.0, le=86_400.0, description="A request that has waited so long is refused with 429.")
+    ] = 30.0
+    min_class: Annotated[str, _told("Requests of a lower class are refused.")] | None = None
+    classes: Annotated[list[str], _told("Priority classes, lowest first.")] = msgspec.field(
+        default_factory=lambda: ["low", "normal", "high"]
+    )
+    default_class: (
+        Annotated[
+            str,
+            _told(
+                "Of a request that names none; without it the middle one. A negative priority of vLLM's (sooner) is "
+                "one higher, a positive one is one lower."
+            ),
+        ]
+        | None
+    ) = None
+    class_header: (
+        Annotated[str, _told("A request header that names the class; without it clients choose by priority alone.")]
+        | None
+    ) = None
+    api_key_classes: Annotated[
+        dict[str, str],
+        _told("API key, or sha256: and its digest in hex, to class; it wins over header and priority. Shown nowhere."),
+    ] = {}
+    overlong: Annotated[
+        Literal["reject", "truncate", "segment"],
+        _told("What becomes of a prompt that is longer than the model takes."),
+    ] = "reject"
+    truncate_keep: Annotated[Literal["start", "end"], _told("The end of the prompt that is kept.")] = "end"
+    segment_overlap_tokens: Annotated[
+        int, msgspec.Meta(ge=0, le=MOST, description="Tokens that a window shares with the one before.")
+    ] = 64
+    segment_max_windows: Annotated[int, _count("A prompt that would need more windows is refused.")] = 32
+    auto: Annotated[Auto, _told("Automatic throttling.")] = Auto()

@@ -100,7 +100,7 @@ def test_a_profile_is_frozen(tmp_path: Path) -> None:
         (MINIMAL + '[switch]\ndrain_timeout_s = "3"\n', "switch.drain_timeout_s = '3'", "default"),
         (MINIMAL + "[switch]\ndrain_timeout_s = true\n", "switch.drain_timeout_s = True", "default"),
         (MINIMAL + "[switch]\ndrain_timeout_s = nan\n", "switch.drain_timeout_s = nan", "write a number"),
-        (MINIMAL + "[throttle]\nmax_inflight = 16\n", "unknown key throttle.max_inflight", "takes no keys"),
+        (MINIMAL + "[alerts]\nkv_usage = 0.9\n", "unknown key alerts.kv_usage", "takes no keys"),
         ("schema = 1\n", "engine.model is missing", "model ="),
         ("schema = 1\n[engine]\nmodel = 3\n", "engine.model is 3", "model ="),
         ('schema = 1\n[engine]\nmodel = " "\n', "engine.model is ' '", "model ="),

@@ -47,6 +47,7 @@ def test_every_shipped_profile_fits_and_names_the_schema(path: Path) -> None:
         {"engine": {"model": "m", "max_model_len": "32k", "served_model_name": ["a"]}},
         {"engine": {"model": "m", "an_argument_of_a_newer_vllm": 3}},
         {"throttle": {}},
+        {"throttle": {"max_inflight": 3, "classes": ["a", "b"], "auto": {"mode": "on", "kv_enter": 0.95}}},
     ],
 )
 def test_what_the_checks_take_the_schema_takes(change: dict[str, Any]) -> None:
@@ -66,7 +67,12 @@ def test_what_the_checks_take_the_schema_takes(change: dict[str, Any]) -> None:
         {"switch": {"drain_timeout": 3}},
         {"switch": {"drain_timeout_s": -1}},
         {"switch": {"standby": "yes"}},
-        {"throttle": {"max_inflight": 3}},
+        {"throttle": {"max_inflight": 0}},
+        {"throttle": {"max_inflght": 3}},
+        {"throttle": {"auto": {"mode": "maybe"}}},
+        {"throttle": {"auto": {"kv_entr": 0.9}}},
+        {"throttle": {"auto": 3}},
+        {"alerts": {"kv": 3}},
         {"engine": 3},
     ],
 )
