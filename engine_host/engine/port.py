@@ -87,6 +87,8 @@ class EngineFacts:
     k_max: int | None
     prefix_caching: bool | None
     core_pids: tuple[int, ...] = ()
+    reserves_answer: bool = False
+    """vLLM refuses a prompt that leaves no room for `max_tokens`; newer releases shorten the answer instead."""
 
 
 @dataclass(frozen=True)

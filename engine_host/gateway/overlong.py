@@ -1,68 +1,280 @@
 """What becomes of a prompt before the gate admits it: counted when need be, cut, run in windows, refused.
 
-The gate calls `prepare` with a request whose body it has read. What is refused here would be refused by vLLM with fewer
-words, or wait in its queue for ever. A request that fits comes back as it is, and costs nothing: a prompt cannot have
-more tokens than it has bytes.
+What is refused here vLLM would refuse with fewer words, or keep in its queue for ever. What cannot be too long for its
+bytes is not looked at. What asks for vLLM's own truncation, or is too odd to be read, is left to vLLM.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from engine_host.engine.port import AsgiApp, EngineFacts, Scope
+import msgspec
+
+from engine_host.engine.port import AsgiApp, EngineFacts, Receive, Scope, Send
+from engine_host.gateway.asked import Asked
+from engine_host.gateway.prompt_tokens import PromptTokens, UncountableError, most_tokens
+from engine_host.gateway.prompts import Prompt, Request, prompts_of, words_of
+from engine_host.gateway.refusals import Refusal
+from engine_host.gateway.room import Room, max_tokens_of, room_of
+from engine_host.gateway.segments import segmented
+from engine_host.gateway.unsegmentable import why_not_segmented
 from engine_host.profiles.throttle_table import Throttle
 
+TRUNCATED: Final = b"x-vllm-console-truncated"
+"""Response header: the tokens that were cut off, and the end of the text that was kept."""
+SEGMENTED: Final = b"x-vllm-console-segmented"
+"""Response header: the windows in which the text was run, and how many tokens of it two of them share."""
+SHORTENED: Final = b"x-vllm-console-max-tokens"
+"""Response header: what `max_tokens` was brought down to, since prompt and answer would not fit in the KV cache."""
 
-class AskedPrompt(Protocol):
-    """What is read of a request here (`asked.Asked`)."""
-
-    @property
-    def scope(self) -> Scope: ...
-    @property
-    def body(self) -> dict[str, Any] | None:
-        """Decoded JSON object, unchanged; None when the body is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Overlong:
-    """Why a prompt cannot be answered."""
-
-    counted_as: str
-    """`too_long`: 400, whatever the client waits for; `too_large`: no KV cache of this engine holds it."""
-    message: str
-    status: int = 400
-    code: str = "context_length_exceeded"
+Header = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A prompt that can be answered."""
+class _Case:
+    """One request, read and counted."""
 
-    prompt_tokens: int | None = None
-    """Of all its prompts together; None: not counted, since nobody needed it."""
-    wrap: Callable[[AsgiApp], AsgiApp] | None = None
-    """To be put around the app when the request is admitted: gives vLLM the body it shall see, adds response headers,
-    runs windows one after the other. It is called with the request's own `scope`, `receive` and `send`, and takes no
-    notice of what `receive` still has of the body. None: the request goes to the app as it came."""
-    counted_as: str | None = None
-    """`truncated` or `segmented`, where it was."""
+    asked: Asked
+    room: Room
+    request: Request
+    prompts: Sequence[Prompt]
+    counts: Sequence[int]
+    max_tokens: int | None
+
+    @property
+    def longest(self) -> int:
+        return max(self.counts)
 
 
 class Preparation:
     """Decides it, by the profile's `[throttle]` table and what the engine that serves can take."""
 
     def __init__(self, facts: Callable[[], EngineFacts | None]) -> None:
-        """`facts`: of the engine that serves now."""
+        """`facts`: of the engine that serves now; None while none does."""
         self._facts = facts
         self._table = Throttle()
 
     def set_table(self, table: Throttle) -> None:
+        """What becomes of overlong prompts from now on."""
         self._table = table
 
-    async def prepare(self, app: AsgiApp, asked: AskedPrompt, *, is_count_needed: bool = False) -> Prepared | Overlong:
-        """`app`: vLLM's, which also counts. `is_count_needed`: a prompt-token rate is in force. To be called anew when
-        another app has taken its place before the request was admitted. May take as long as tokenizing the prompt takes;
-        can be cancelled when the client has gone."""
-        return Prepared()
+    async def prepare(self, app: AsgiApp, asked: Asked) -> Asked | Refusal:
+        """As `asked.Prepare`. Takes as long as vLLM takes to tokenize the prompt, and may be cancelled."""
+        facts = self._facts()
+        room = room_of(facts) if facts is not None else None
+        if room is None or not asked.choices or not asked.body:
+            return asked
+        if not asked.wants_prompt_tokens and not _may_be_too_long(room, asked):
+            return asked
+        request = _decoded(asked.body)
+        if request is None:
+            return asked
+        counter = PromptTokens(app, asked.scope, request)
+        try:
+            prompts = prompts_of(asked.path, request, counter)
+            if prompts is None:
+                return await _estimated(asked, room, request, counter)
+            counts = [await prompt.tokens() for prompt in prompts]
+            case = _Case(asked, room, request, prompts, counts, max_tokens_of(asked.path, request))
+            return await self._decide(case)
+        except UncountableError:
+            return asked
+
+    async def _decide(self, case: _Case) -> Asked | Refusal:
+        room = case.room
+        if (kept := case.request.get("truncate_prompt_tokens")) is not None:
+            return _left_to_vllm(case, kept)
+        if room.cache is not None and case.longest > room.cache:
+            return _too_large(case.longest, room.cache, _field(case))
+        if case.longest <= room.longest_prompt(case.max_tokens):
+            asked = replace(case.asked, prompt_tokens=sum(case.counts))
+            return _shortened(case, asked, case.request, case.counts, [])
+        if self._table.overlong == "truncate":
+            return await self._truncated(case)
+        if self._table.overlong == "segment":
+            return await self._segmented(case)
+        return _too_long(case)
+
+    async def _truncated(self, case: _Case) -> Asked | Refusal:
+        keep = self._table.truncate_keep
+        limit = case.room.cut_prompt(case.max_tokens)
+        request: Request = case.request
+        counts = list(case.counts)
+        for at, prompt in enumerate(case.prompts):
+            if counts[at] <= case.room.longest_prompt(case.max_tokens):
+                continue
+            found = await prompt.cut(limit, keep)
+            if found is None:
+                return _too_long(case, f"It cannot be truncated to {max(0, limit)}: {_why_not_cut(prompt)}.")
+            cut, counts[at] = found
+            request = cut.put(request)
+        missing = sum(case.counts) - sum(counts)
+        headers = [(TRUNCATED, f"cut={missing}; kept={keep}".encode())]
+        asked = replace(case.asked, prompt_tokens=sum(counts), is_truncated=True, body=msgspec.json.encode(request))
+        return _shortened(case, asked, request, counts, headers)
+
+    async def _segmented(self, case: _Case) -> Asked | Refusal:
+        reason = why_not_segmented(case.asked.path, case.request, case.prompts)
+        if reason is not None:
+            return _too_long(case, f"It cannot be answered in segments: {reason}.")
+        overlap, most = self._table.segment_overlap_tokens, self._table.segment_max_windows
+        limit = case.room.cut_prompt(case.max_tokens)
+        windows = await case.prompts[0].windows(limit, overlap, most)
+        if windows == 0:
+            return _too_long(
+                case,
+                f"It cannot be answered in segments: windows of {max(0, limit)} tokens leave no room for text that "
+                f"overlaps by {overlap}.",
+            )
+        if isinstance(windows, int):
+            return _too_long(
+                case, f"It would take about {windows} segments, and segment_max_windows of the profile is {most}."
+            )
+        requests = []
+        for prompt, tokens in windows:
+            request = prompt.put(case.request)
+            allowed = _answer_within_cache(case.room, case.max_tokens, [tokens])
+            requests.append(request if allowed is None else _with_max_tokens(case.asked.path, request, allowed))
+        headers = [(SEGMENTED, f"windows={len(windows)}; overlap={overlap}".encode())]
+        return replace(
+            case.asked,
+            prompt_tokens=sum(tokens for _, tokens in windows),
+            segments=len(windows),
+            through=lambda app: segmented(app, requests, headers),
+        )
+
+
+def _left_to_vllm(case: _Case, kept: object) -> Asked | Refusal:
+    """A request that asks for vLLM's own truncation, to `kept` tokens; -1: to the context."""
+    most = kept if isinstance(kept, int) and kept >= 0 else case.room.context
+    counts = [min(count, most) for count in case.counts]
+    if case.room.cache is not None and max(counts) > case.room.cache:
+        return _too_large(max(counts), case.room.cache, _field(case))
+    return replace(case.asked, prompt_tokens=sum(counts))
+
+
+def _may_be_too_long(room: Room, asked: Asked) -> bool:
+    most = most_tokens(asked.body)
+    if most >= room.context or (room.cache is not None and most > room.cache):
+        return True
+    if not room.reserves_answer and not room.is_cache_short:
+        return False
+    try:
+        answer = max_tokens_of(asked.path, msgspec.to_builtins(_ANSWER.decode(asked.body)))
+    except msgspec.DecodeError:
+        return True
+    if room.reserves_answer and most > room.longest_prompt(answer):
+        return True
+    return _answer_within_cache(room, answer, [most]) is not None
+
+
+class _Answer(msgspec.Struct):
+    """What a body says about the length of its answer."""
+
+    max_tokens: float | str | msgspec.UnsetType | None = msgspec.UNSET
+    max_completion_tokens: float | str | msgspec.UnsetType | None = msgspec.UNSET
+
+
+_ANSWER = msgspec.json.Decoder(_Answer)
+
+
+def _decoded(body: bytes) -> dict[str, Any] | None:
+    try:
+        decoded = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return decoded if isinstance(decoded, dict) else None
+
+
+async def _estimated(asked: Asked, room: Room, request: Request, counter: PromptTokens) -> Asked | Refusal:
+    """Of paths whose prompts vLLM puts together by rules of their own: all their text, for the limits on tokens. What
+    is too long for the context vLLM refuses itself, but not what is too long for the cache alone."""
+    ids = request.get("token_ids")
+    if isinstance(ids, list):
+        tokens = len(ids)
+    else:
+        tokens = await counter.of_text("\n".join(filter(None, (words_of(request.get(name)) for name in _TEXT_FIELDS))))
+    if room.is_cache_short and room.cache is not None and tokens > room.cache and asked.choices == 1:
+        return _too_large(tokens, room.cache, None)
+    return replace(asked, prompt_tokens=tokens)
+
+
+_TEXT_FIELDS = ("instructions", "system", "input", "prompt", "messages", "texts", "query", "documents")
+
+
+def _shortened(case: _Case, asked: Asked, request: Request, counts: Sequence[int], headers: list[Header]) -> Asked:
+    """With an answer short enough for the KV cache: without, vLLM would preempt the request, alone, for ever."""
+    allowed = _answer_within_cache(case.room, case.max_tokens, counts)
+    if allowed is not None and not any(prompt.is_least for prompt in case.prompts):
+        headers.append((SHORTENED, str(allowed).encode()))
+        asked = replace(asked, body=msgspec.json.encode(_with_max_tokens(asked.path, request, allowed)))
+    return replace(asked, through=_telling(headers)) if headers else asked
+
+
+def _answer_within_cache(room: Room, max_tokens: int | None, counts: Sequence[int]) -> int | None:
+    """Tokens that an answer may have; None where it has room enough. The last one needs no place of its own."""
+    if not room.is_cache_short or room.cache is None:
+        return None
+    allowed = max(1, room.cache - max(counts) + 1)
+    most = room.context - min(counts)
+    return allowed if min(most, most if max_tokens is None else max_tokens) > allowed else None
+
+
+def _with_max_tokens(path: str, request: Request, allowed: int) -> dict[str, Any]:
+    is_newer_name = path != "/v1/completions" and request.get("max_completion_tokens") is not None
+    return {**request, "max_completion_tokens" if is_newer_name else "max_tokens": allowed}
+
+
+def _telling(headers: Sequence[Header]) -> Callable[[AsgiApp], AsgiApp]:
+    """The app, with `headers` in its response."""
+
+    def through(app: AsgiApp) -> AsgiApp:
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            async def tell(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    message = {**message, "headers": [*message.get("headers", ()), *headers]}
+                await send(message)
+
+            await app(scope, receive, tell)
+
+        return answer
+
+    return through
+
+
+def _too_long(case: _Case, why: str = "") -> Refusal:
+    limit = case.room.longest_prompt(case.max_tokens)
+    asked_for = case.room.context - limit
+    room_for = f"the {asked_for} tokens that max_tokens asks for" if asked_for > 1 else "an answer"
+    least = "at least " if any(prompt.is_least for prompt in case.prompts) else ""
+    message = (
+        f"This model's maximum context length is {case.room.context} tokens. The prompt has {least}{case.longest} "
+        f"tokens; with room for {room_for} it may have {limit}. {why or 'Shorten it.'}"
+    )
+    return _refusal("too_long", message, _field(case))
+
+
+def _too_large(tokens: int, cache: int, field: str | None) -> Refusal:
+    message = (
+        f"The prompt has {tokens} tokens, and the KV cache of this engine holds {cache} for one request: it could "
+        "never be scheduled. Shorten it."
+    )
+    return _refusal("too_large", message, field)
+
+
+def _refusal(reason: str, message: str, field: str | None) -> Refusal:
+    return Refusal(
+        reason, message, status=400, error_type="invalid_request_error", param=field, code="context_length_exceeded"
+    )
+
+
+def _field(case: _Case) -> str:
+    return "prompt" if case.asked.path == "/v1/completions" else "messages"
+
+
+def _why_not_cut(prompt: Prompt) -> str:
+    if prompt.is_least:
+        return "it holds more than text"
+    return "max_tokens and what stands around its text leave no room for any of it"

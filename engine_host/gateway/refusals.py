@@ -19,11 +19,18 @@ class Refusal:
     status: int = 429
     error_type: str = "rate_limit_error"
     param: str | None = None
+    code: str | None = None
+    """OpenAI's name for it, by which clients tell it from others; None: it has none but the status."""
     retry_after_s: float | None = None
     """None where nothing honest is known."""
 
     def body(self) -> bytes:
-        error = {"message": self.message, "type": self.error_type, "param": self.param, "code": self.status}
+        error = {
+            "message": self.message,
+            "type": self.error_type,
+            "param": self.param,
+            "code": self.code or self.status,
+        }
         told: dict[str, Any] = {"error": error, "reason": self.reason, "retry_after_s": self.retry_after_s}
         return msgspec.json.encode(told)
 

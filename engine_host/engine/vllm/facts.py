@@ -33,6 +33,7 @@ def facts_of(llm: Any) -> EngineFacts:
         k_max=None if speculation is None else speculation.num_speculative_tokens,
         prefix_caching=getattr(cache, "enable_prefix_caching", None),
         core_pids=tuple(process.pid for process in core_processes(llm)),
+        reserves_answer=_reserves_answer(),
     )
 
 
@@ -41,3 +42,13 @@ def _model_name(model_config: Any) -> str:
     served = model_config.served_model_name
     name = served[0] if isinstance(served, list) and served else served
     return str(name or model_config.model).rstrip("/").rsplit("/", 1)[-1]
+
+
+def _reserves_answer() -> bool:
+    """Whether this release counts `max_tokens` against the prompt, found out by asking it."""
+    try:
+        from vllm.renderers import TokenizeParams
+
+        return bool(TokenizeParams(max_total_tokens=2, max_output_tokens=1).max_input_tokens == 1)
+    except (ImportError, AttributeError, TypeError):
+        return False
