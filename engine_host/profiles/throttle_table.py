@@ -56,11 +56,11 @@ class Auto(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ttft_p95_leave_s: Annotated[float, _seconds("The same, below which it may rise.")] | None = None
     dwell_s: Annotated[
         float, _seconds("How long a figure stays above its enter threshold before the cap comes down.")
-    ] = 3.0
+    ] = 2.0
     leave_dwell_s: Annotated[float, _seconds("How long all stay below their leave threshold before the cap rises.")] = (
         5.0
     )
-    decrease: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0, description="The cap is multiplied by it.")] = 0.5
+    decrease: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0, description="The cap is multiplied by it.")] = 0.8
     increase: Annotated[int, _count("Added to the cap every increase_every_s.")] = 1
     increase_every_s: Annotated[float, _seconds("How often the cap rises.")] = 2.0
     min_inflight: Annotated[int, _count("The cap never comes below it.")] = 1
