@@ -81,6 +81,10 @@ class LatencyWindows:
         self._fold()
         return {name: percentiles(total) for name, total in self._sums.items()}
 
+    def read_one(self, window: str) -> Percentiles:
+        self._fold()
+        return percentiles(self._sums[window])
+
     def _fold(self) -> None:
         if not self._pending:
             return

@@ -23,6 +23,7 @@ from engine_host.protocol.methods import History
 from engine_host.protocol.snapshot import (
     WINDOWS,
     Latency,
+    Percentiles,
     PrefixCache,
     Queue,
     Speculation,
@@ -305,6 +306,11 @@ class TelemetryStore:
     def latency(self) -> Latency:
         self.advance()
         return Latency(ttft=self._ttft.read(), itl=self._itl.read(), e2e=self._e2e.read(), queue=self._queue.read())
+
+    def ttft(self, window: str) -> Percentiles:
+        """Of one window (`WINDOWS`): the others cost as much again."""
+        self.advance()
+        return self._ttft.read_one(window)
 
     def history(self, series: list[str], span_s: float) -> History:
         """Recent values of `series`, oldest first. Raises `ValueError` naming an unknown series."""
