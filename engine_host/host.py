@@ -29,6 +29,7 @@ from engine_host.engine.start_times import START_TIMES_FILE, StartTimes
 from engine_host.engine.vllm.adapter import VllmEngine
 from engine_host.engine.vllm.releases import installed_version
 from engine_host.gateway.entry import Entry
+from engine_host.gateway.gate import Gate
 from engine_host.gateway.http_server import HttpServer, address, bind
 from engine_host.inside import Inside
 from engine_host.preflight.config_witness import ConfigWitness
@@ -37,9 +38,10 @@ from engine_host.profiles import Profile, ProfileDirectory
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, OperatorError
 from engine_host.protocol.events import Severity
 from engine_host.protocol.methods import History
-from engine_host.protocol.snapshot import Snapshot, State
+from engine_host.protocol.snapshot import WINDOWS, Snapshot, State
 from engine_host.switchboard import Switchboard
 from engine_host.telemetry.event_log import EventLog
+from engine_host.telemetry.latency import LatencyWindows
 from engine_host.telemetry.machine import MachineSampler
 from engine_host.telemetry.snapshot_taker import HostIdentity, SnapshotTaker
 from engine_host.telemetry.store import TelemetryStore
@@ -74,7 +76,7 @@ class EngineHost:
         self._boot_id = secrets.token_hex(8)
         self.events = EventLog()
         self._store = TelemetryStore()
-        self._entry = Entry()
+        self._entry = Entry(Gate(LatencyWindows(WINDOWS)))
         self._machine = MachineSampler()
         self._start_times = StartTimes(options.state_dir / START_TIMES_FILE)
         self._log = LogFile(options.state_dir / "engine.log", self._on_log_line)

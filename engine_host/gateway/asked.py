@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -82,13 +82,25 @@ def read_fields(body: bytes) -> Fields | None:
     """What of a body costs; None when it is no JSON object, which vLLM will say itself."""
     try:
         return _FIELDS.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except msgspec.DecodeError:
         pass
-    try:  # as vLLM reads it: NaN, or another encoding than UTF-8, must not be a way past the gate
+    try:  # as vLLM reads it: NaN, a lone surrogate, another encoding than UTF-8 must not be a way past the gate
         whole = json.loads(body)
-        return _FIELDS.decode(json.dumps({name: whole[name] for name in Fields.__struct_fields__ if name in whole}))
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
+    if not isinstance(whole, dict):
+        return None
+    kept = {name: whole[name] for name in Fields.__struct_fields__ if name in whole}
+    return Fields(**{name: msgspec.Raw(json.dumps(_shape(value)).encode()) for name, value in kept.items()})
+
+
+def _shape(value: Any) -> Any:
+    """What counts of a field: of texts only how many there are."""
+    if isinstance(value, list):
+        return [0] if value and isinstance(value[0], int) else [None] * len(value)
+    if isinstance(value, dict):
+        return {"n": _shape(value.get("n"))}
+    return value if isinstance(value, int | float) or (isinstance(value, str) and value.isascii()) else None
 
 
 def choices_of(path: str, fields: Fields) -> int:

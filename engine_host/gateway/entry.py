@@ -1,8 +1,9 @@
 """The one ASGI entry: hands requests to the engine that serves, or says clearly why none does.
 
 vLLM's app is attached when an engine is ready and detached before it goes; the HTTP server, its port and its open
-connections outlive every engine. Per request this costs a set insertion; per token nothing, since vLLM's app is given
-the server's own `receive` and `send`.
+connections outlive every engine. What costs the engine something passes the throttle's gate first and a switch's hold
+then: whoever waits at the gate is in no app's hands, goes to the app that serves when its turn comes, and is told at
+once when none does any more. Per token nothing happens here: vLLM's app is given the server's own `send`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import itertools
 import time
 
 from engine_host.engine.port import AsgiApp, Receive, Scope, Send
+from engine_host.gateway.gate import Gate, Passage
 from engine_host.gateway.held_request import HeldRequest
+from engine_host.gateway.inference_paths import inference_path
+from engine_host.gateway.refusals import Refusal
 from engine_host.gateway.unavailable import Unavailable, unavailable_body, unavailable_headers
 
 HELD_TOO_LONG = Unavailable("switching", "The server is changing its profile and this request waited too long.", 10.0)
@@ -21,7 +25,8 @@ HELD_TOO_LONG = Unavailable("switching", "The server is changing its profile and
 class Entry:
     """Outermost ASGI application of the host."""
 
-    def __init__(self) -> None:
+    def __init__(self, gate: Gate | None = None) -> None:
+        self.gate = gate or Gate()
         self._app: AsgiApp | None = None
         self._why = Unavailable("starting", "The engine is starting.")
         self._refusing: Unavailable | None = None
@@ -39,25 +44,38 @@ class Entry:
         self._left: dict[int, asyncio.Event] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        self.admitted_total = 0
-        self.refused_total = 0
-        self.refused_by_reason: dict[str, int] = {}
 
     @property
     def held(self) -> int:
-        """Requests waiting for the end of `hold` now."""
-        return len(self._held_since)
+        """Requests waiting now, at the gate or for the end of `hold`."""
+        return len(self._held_since) + self.gate.held
 
     @property
     def oldest_held_s(self) -> float | None:
         """How long the first of them has waited; None when none waits."""
         first = next(iter(self._held_since.values()), None)
-        return None if first is None else time.monotonic() - first
+        since_held = None if first is None else time.monotonic() - first
+        return max((wait for wait in (since_held, self.gate.oldest_held_s) if wait is not None), default=None)
+
+    @property
+    def admitted_total(self) -> int:
+        """Requests that the gate has let in."""
+        return self.gate.tally.admitted_total
+
+    @property
+    def refused_total(self) -> int:
+        """Requests for inference that were turned away, by the gate or because no engine answers."""
+        return sum(self.refused_by_reason.values())
+
+    @property
+    def refused_by_reason(self) -> dict[str, int]:
+        return self.gate.tally.refused_by_reason
 
     def attach(self, app: AsgiApp) -> None:
         """Give requests to `app` from now on, those held first."""
         self._app = app
         self._refusing = None
+        self.gate.open(app)
         self._open.set()
 
     def hold(self, deadline_s: float) -> None:
@@ -73,6 +91,7 @@ class Entry:
     def refuse(self, why: Unavailable) -> None:
         """Drain: refuse new requests, those held too; let those in flight and all reads through."""
         self._refusing = why
+        self.gate.close(why)
         self._open.set()
 
     def detach(self, why: Unavailable) -> None:
@@ -80,6 +99,7 @@ class Entry:
         self._app = None
         self._refusing = None
         self._why = why
+        self.gate.close(why)
         self._open.set()
 
     async def wait_idle(self) -> None:
@@ -93,30 +113,53 @@ class Entry:
             await left.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = inference_path(scope)
+        if path is None or self._app is None or self._refusing is not None:
+            request = HeldRequest(receive)
+            try:
+                await self._hand_over(scope, request, send, None, path is not None)
+            finally:
+                request.drop()
+            return
+        entered = await self.gate.enter(path, scope, receive)
+        if isinstance(entered, Passage):
+            try:
+                await self._hand_over(scope, entered.held, send, entered, True)
+            finally:
+                entered.leave()
+        elif entered is not None:
+            await _answer_refusal(scope, send, entered)
+
+    async def _hand_over(
+        self, scope: Scope, request: HeldRequest, send: Send, passage: Passage | None, is_inference: bool
+    ) -> None:
+        """To the app that serves when no switch holds it up any more, or tell why there is none."""
         is_read = scope["type"] == "http" and scope["method"] in ("GET", "HEAD", "OPTIONS")
-        if not self._open.is_set() and not is_read:
-            replayed = await self._hold_until_open(receive)
-            if replayed is None:
-                return
-            receive = replayed
+        if not self._open.is_set() and not is_read and not await self._hold_until_open(request):
+            return
         app = self._app
         if app is None or not self._open.is_set():
-            await self._answer_unavailable(scope, receive, send, self._why if app is None else HELD_TOO_LONG)
-        elif is_read:
-            await app(scope, receive, send)
-        elif self._refusing is not None:
-            await self._answer_unavailable(scope, receive, send, self._refusing)
+            why: Unavailable | None = self._why if app is None else HELD_TOO_LONG
         else:
-            await self._answer(app, scope, receive, send)
+            why = None if is_read else self._refusing
+        if why is not None:
+            if is_inference:
+                self.gate.tally.refused(why.state)
+            if scope["type"] == "websocket" and passage is None:
+                await request.replay()  # the connect, which has to be taken before it can be answered
+            await _answer_refusal(scope, send, why)
+        elif app is not None and is_read:
+            await app(scope, request.replay, send)
+        elif app is not None:
+            await self._answer(app, scope, request.replay, send, passage)
 
-    async def _answer(self, app: AsgiApp, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, app: AsgiApp, scope: Scope, receive: Receive, send: Send, passage: Passage | None) -> None:
         key = id(app)
         self.inflight += 1
         self._inflight_by_app[key] = self._inflight_by_app.get(key, 0) + 1
         self._idle.clear()
-        self.admitted_total += 1
         try:
-            await app(scope, receive, send)
+            await (app if passage is None else passage.app(app))(scope, receive, send)
         finally:
             self.inflight -= 1
             self._inflight_by_app[key] -= 1
@@ -127,26 +170,28 @@ class Entry:
             if not self.inflight:
                 self._idle.set()
 
-    async def _hold_until_open(self, receive: Receive) -> Receive | None:
-        """Wait; returns a `receive` that repeats what came meanwhile, or None when the client hung up."""
-        waiting = HeldRequest(receive)
+    async def _hold_until_open(self, request: HeldRequest) -> bool:
+        """Wait for the end of `hold`; False: the client has hung up."""
         ticket = next(self._tickets)
         self._held_since[ticket] = time.monotonic()
         self.held_total += 1
         try:
-            return await waiting.until(self._open, self._hold_deadline_s)
+            return await request.until(self._open, self._hold_deadline_s)
         finally:
             del self._held_since[ticket]
 
-    async def _answer_unavailable(self, scope: Scope, receive: Receive, send: Send, why: Unavailable) -> None:
-        self.refused_total += 1
-        self.refused_by_reason[why.state] = self.refused_by_reason.get(why.state, 0) + 1
-        if scope["type"] != "http":
-            await receive()
-            await send({"type": "websocket.close", "code": 1013, "reason": why.message})
-            return
-        body = unavailable_body(why)
-        headers = [(b"content-length", str(len(body)).encode())]
-        headers += [(name.encode(), value.encode()) for name, value in unavailable_headers(why).items()]
-        await send({"type": "http.response.start", "status": 503, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+
+async def _answer_refusal(scope: Scope, send: Send, why: Refusal | Unavailable) -> None:
+    if scope["type"] != "http":
+        await send({"type": "websocket.close", "code": 1013, "reason": why.message})
+        return
+    body, headers, status = _refusal_parts(why)
+    headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _refusal_parts(why: Refusal | Unavailable) -> tuple[bytes, list[tuple[bytes, bytes]], int]:
+    if isinstance(why, Refusal):
+        return why.body(), why.headers(), why.status
+    return unavailable_body(why), [(k.encode(), v.encode()) for k, v in unavailable_headers(why).items()], 503

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import msgspec
@@ -30,5 +31,5 @@ def unavailable_headers(why: Unavailable) -> dict[str, str]:
     """Those of the body above."""
     headers = {"content-type": "application/json"}
     if why.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, round(why.retry_after_s)))
+        headers["retry-after"] = str(max(1, math.ceil(why.retry_after_s)))
     return headers

@@ -13,28 +13,33 @@ from engine_host.engine.port import Receive, Scope, Send
 from engine_host.gateway.entry import Entry
 from engine_host.gateway.unavailable import Unavailable
 
-POST = {"type": "http", "method": "POST"}
-GET = {"type": "http", "method": "GET"}
-WEBSOCKET = {"type": "websocket"}
+POST = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+GET = {"type": "http", "method": "GET", "path": "/health", "headers": []}
+WEBSOCKET = {"type": "websocket", "path": "/v1/realtime", "headers": []}
 
 
 class Server:
     """What a server gives an application, and what it got from it."""
 
-    def __init__(self) -> None:
+    def __init__(self, scope: dict[str, Any]) -> None:
         self.sent: list[dict[str, Any]] = []
         self.received = 0
+        self._first = {"type": "http.request", "body": b"{}"}
+        if scope["type"] == "websocket":
+            self._first = {"type": "websocket.connect"}
 
     async def receive(self) -> dict[str, Any]:
         self.received += 1
-        return {"type": "websocket.connect"}
+        if self.received > 1:
+            await asyncio.Event().wait()  # the client stays and says no more
+        return self._first
 
     async def send(self, message: Any) -> None:
         self.sent.append(message)
 
 
 async def ask(entry: Entry, scope: dict[str, Any]) -> list[dict[str, Any]]:
-    server = Server()
+    server = Server(scope)
     await entry(scope, server.receive, server.send)
     return server.sent
 
@@ -60,7 +65,7 @@ async def test_an_attached_app_answers_and_a_detached_one_no_longer() -> None:
         assert dict(start["headers"])[b"retry-after"] == b"5"
         told = json.loads(body["body"])
         assert (told["state"], told["error"]["message"]) == ("dead", "The engine died.")
-    assert (entry.admitted_total, entry.refused_total, entry.refused_by_reason) == (1, 2, {"dead": 2})
+    assert (entry.admitted_total, entry.refused_total, entry.refused_by_reason) == (1, 1, {"dead": 1})
 
 
 async def test_where_no_honest_guess_exists_no_time_to_retry_is_given() -> None:
@@ -81,7 +86,7 @@ async def test_a_refusal_lets_reads_through_and_ends_with_the_next_engine() -> N
 
 @pytest.mark.parametrize("is_draining", [True, False])
 async def test_a_websocket_is_turned_away_with_the_reason(is_draining: bool) -> None:
-    entry, server = Entry(), Server()
+    entry, server = Entry(), Server(WEBSOCKET)
     why = Unavailable("draining", "The engine is being stopped.")
     if is_draining:
         entry.attach(app)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from typing import Any
 
 import pytest
@@ -252,7 +253,7 @@ async def test_from_death_to_recovery_clients_are_told_state_reason_and_when_to_
         while world.lifecycle.state is not State.RECOVERING:
             status, headers, body = await answer_of(world, "GET")
             if status == 503:
-                assert int(headers["retry-after"]) == round(body["retry_after_s"]) >= 1
+                assert int(headers["retry-after"]) == math.ceil(body["retry_after_s"]) >= 1
                 assert headers["content-type"] == "application/json" and body["error"]["message"]
                 if (body["state"], body["reason"]) not in told:
                     told.append((body["state"], body["reason"]))

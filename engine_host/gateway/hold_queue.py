@@ -1,0 +1,110 @@
+"""Who waits at the gate, who of them is next, and who leaves when there are too many.
+
+The higher class goes first, and within a class who came first. Too many: the youngest of the lowest class leaves. Both
+alone would starve a class under a flood of higher ones, so a class that has asked for a place for `patience_s` and had
+none comes before all others, once: the next place is its oldest's, and that one is not pushed out either. Asking counts
+also when it was refused, since a low class that always finds the queue full would otherwise never come to wait.
+
+Everything is O(1) in the number that wait: ten thousand clients may hang up at once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Generic, Protocol, TypeVar
+
+
+class Waits(Protocol):
+    """Compared by identity."""
+
+    @property
+    def rank(self) -> int:
+        """Of its class; 0 is the lowest."""
+
+    @property
+    def since(self) -> float: ...
+
+
+W = TypeVar("W", bound=Waits)
+
+
+class _Class(Generic[W]):
+    def __init__(self) -> None:
+        self.waiting: OrderedDict[W, None] = OrderedDict()
+        self.wants_since: float | None = None
+        """The first time it asked since it was last admitted; None: it does not want for anything."""
+
+    def starves(self, patience_s: float, now: float) -> bool:
+        return self.wants_since is not None and now - self.wants_since >= patience_s
+
+
+class HoldQueue(Generic[W]):
+    """`classes`: how many there are."""
+
+    def __init__(self, classes: int) -> None:
+        self._classes: list[_Class[W]] = [_Class() for _ in range(classes)]
+        self._by_age: OrderedDict[W, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_age)
+
+    def held(self, rank: int) -> int:
+        """How many of one class wait."""
+        return len(self._classes[rank].waiting)
+
+    def add(self, waiter: W) -> None:
+        """`waiter` asks for a place and waits; never older than those who wait already."""
+        own = self._classes[waiter.rank]
+        if own.wants_since is None:
+            own.wants_since = waiter.since
+        own.waiting[waiter] = None
+        self._by_age[waiter] = None
+
+    def remove(self, waiter: W) -> bool:
+        """Whether it was waiting."""
+        if waiter not in self._by_age:
+            return False
+        del self._by_age[waiter]
+        del self._classes[waiter.rank].waiting[waiter]
+        return True
+
+    def admitted(self, rank: int, now: float) -> None:
+        """One of that class got a place, whether it waited or not."""
+        own = self._classes[rank]
+        own.wants_since = now if own.waiting else None
+
+    def begin_anew(self, now: float) -> None:
+        """Nobody could have a place until now, so no class has starved for others."""
+        for one in self._classes:
+            one.wants_since = None if one.wants_since is None else now
+
+    def oldest(self) -> W | None:
+        return next(iter(self._by_age), None)
+
+    def next(self, patience_s: float, now: float) -> W | None:
+        """Whose turn it is."""
+        chosen: _Class[W] | None = None
+        for one in self._classes:  # the highest class is the last
+            if not one.waiting:
+                continue
+            starved_before = chosen is not None and chosen.starves(patience_s, now)
+            if not starved_before or (one.starves(patience_s, now) and _earlier(one, chosen)):
+                chosen = one
+        return None if chosen is None else next(iter(chosen.waiting))
+
+    def least(self, patience_s: float, now: float) -> W | None:
+        """Who leaves when one has to."""
+        for one in self._classes:
+            if one.waiting and not (len(one.waiting) == 1 and one.starves(patience_s, now)):
+                return next(reversed(one.waiting))
+        return next((next(reversed(one.waiting)) for one in self._classes if one.waiting), None)
+
+    def all(self) -> list[W]:
+        """Who came first, first."""
+        return list(self._by_age)
+
+
+def _earlier(one: _Class[W], other: _Class[W] | None) -> bool:
+    """Of two starving classes; the higher one, `one`, when both have starved equally long."""
+    assert one.wants_since is not None
+    return other is None or other.wants_since is None or one.wants_since <= other.wants_since
