@@ -1,7 +1,7 @@
 """The automatic controller: additive increase, multiplicative decrease of the cap on requests in flight.
 
     cap     event                                                         becomes
-    none    a figure above its enter threshold for `dwell_s`              a share of what the engine holds now
+    none    a figure above its enter threshold for `dwell_s`              a share of what the engine runs now
     a cap   the same, since fewer than the cap are in flight              `decrease` of it, at least `min_inflight`
     a cap   all figures at or below leave for `leave_dwell_s`, and the    a little more
             cap keeps requests out
@@ -146,8 +146,14 @@ class AutoController:
             return
         if self._settled_at is None and now.inflight <= self.cap:
             self._settled_at = now.at
-        if now.held or now.inflight >= self.cap:
+        if self._bites(now):
             self._bit_at = now.at
+
+    def _bites(self, now: Gauges) -> bool:
+        """It keeps requests out, or would the next. A request of several choices waits while less than the cap is in
+        flight; but with less than half of it, what holds requests is another limit."""
+        assert self.cap is not None
+        return now.inflight >= self.cap or (now.held > 0 and 2 * now.inflight >= self.cap)
 
     def _stale(self, now: Gauges) -> str | None:
         """Why the figures are no longer those of a working engine; None while they are."""
@@ -168,25 +174,22 @@ class AutoController:
         over = self._watches.over(now.at, since, self.settings.dwell_s)
         if not over:
             return None
-        full = self._held_by_engine(now, only_queue=all(watch is self._watches.waiting for watch, _ in over))
-        cap = max(self.settings.min_inflight, min(int(full * self.settings.decrease), full - 1))
-        if cap >= full or (now.bound is not None and cap >= now.bound):
+        let_in = min(limit for limit in (now.inflight, self.cap, now.bound) if limit is not None)
+        waiting = self._watches.waiting
+        if now.running is not None and all(watch is waiting for watch, _ in over):
+            # What runs is served well; only the queue behind it is too long.
+            choked, cap = now.running + int(waiting.enter or 0), now.running + int(waiting.leave or 0)
+        else:
+            # What queues inside the engine is no use to anybody, and would be a queue again under a cap that counts it.
+            choked = min(let_in, now.running) if now.waiting and now.running is not None else let_in
+            cap = min(int(choked * self.settings.decrease), choked - 1)
+        cap = max(cap, self.settings.min_inflight)
+        if cap >= let_in:
             return None
         if self.cap is None:
-            self.full = full
-        self.choked = Choke(full, now.at) if self.choked is None else self.choked.again(full, now.at)
+            self.full = max(choked, cap)
+        self.choked = Choke(choked, now.at) if self.choked is None else self.choked.again(choked, now.at)
         return self._move(now, cap, auto_words.reason_of_cut(over))
-
-    def _held_by_engine(self, now: Gauges, *, only_queue: bool) -> int:
-        """How many choices it works on: what queues inside it is no use to anybody, and would come back as a queue
-        under any cap that counts it. Where the queue alone is the trouble, as much of it as may stay."""
-        full = now.inflight if self.cap is None else min(self.cap, now.inflight)
-        if now.bound is not None:
-            full = min(full, now.bound)
-        if now.waiting and now.running is not None:
-            may_wait = self._watches.waiting.leave if only_queue else None
-            full = min(full, now.running + int(may_wait or 0) + (1 if only_queue else 0))
-        return full
 
     # --- up --------------------------------------------------------------------------------------------------------
 
@@ -200,7 +203,7 @@ class AutoController:
             return self._let_go(now, f"all figures below their thresholds for {dwell_s:.0f} s")
         if now.at - self._bit_at < dwell_s or not self._may_turn_up(now.at):
             return None
-        return self._let_go(now, f"nothing held for {dwell_s:.0f} s and {now.inflight} of {self.cap} in flight")
+        return self._let_go(now, f"{now.inflight} of {self.cap} in flight for {dwell_s:.0f} s")
 
     def _raise(self, now: Gauges) -> Action | None:
         settings = self.settings
@@ -208,7 +211,7 @@ class AutoController:
             return None
         if self._watches.calm_for(now.at) < settings.leave_dwell_s or now.at - self._set_at < settings.increase_every_s:
             return None
-        if not (now.held or now.inflight >= self.cap):
+        if not self._bites(now):
             return None
         cap = self._next_cap(now)
         if cap <= self.cap or not self._may_turn_up(now.at):

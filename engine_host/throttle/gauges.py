@@ -33,7 +33,7 @@ class Gauges:
     """Of the fullest engine core, 0..1."""
     running: int | None = None
     waiting: int | None = None
-    """In the engine, deferred ones too."""
+    """For room in the engine. Those that it passes over for another reason (a grammar is compiled, say) need none."""
     preemptions_per_s: float | None = None
     ttft_p95_s: float | None = None
     """From the engine's own arrival: what a request waited at the gate is no fault of the engine's."""
@@ -72,8 +72,7 @@ class StepFigures:
         if step.preemptions:
             self._preempted.append((at, step.preemptions))
         if step.running is not None:
-            waiting = (step.waiting or 0) + (step.waiting_deferred or 0)
-            self._cores[step.engine_index] = (step.running, waiting, step.kv_usage)
+            self._cores[step.engine_index] = (step.running, step.waiting or 0, step.kv_usage)
 
     def forget(self) -> None:
         """Another engine serves, or none."""

@@ -131,7 +131,7 @@ class Pilot:
             self._engine = engine
             self._engines += 1
             self._figures.forget()
-        self._backlog = None if engine is None else engine.backlog()
+        self._backlog = self._ask_backlog(engine)
         if self._policy.auto_mode is AutoMode.OFF:
             self._withdraw("automatic throttling is off")
             return
@@ -139,6 +139,12 @@ class Pilot:
             ttft = self._store.ttft(TTFT_WINDOW)
             self._ttft_p95_s = ttft.p95_s if ttft.n >= TTFT_SAMPLES else None
         self._fly()
+
+    def _ask_backlog(self, engine: Engine | None) -> Backlog | None:
+        """None while unknown: an engine that is dying may not answer."""
+        if engine is None or engine.is_dead:
+            return None
+        return engine.backlog()
 
     def _fly(self) -> None:
         policy, controller = self._policy, self._controller
@@ -149,7 +155,7 @@ class Pilot:
             controller.retune(settings)
             if had is not None and controller.cap is None:
                 self._tell(None, f"automatic throttling is set to {settings.mode}: cap {had} → none")
-        if self._engine is None:
+        if self._engine is None or self._engine.is_dead:
             self._withdraw("no engine serves")
         elif (who := policy.auto_overruled_by) is not None:
             self._withdraw(f"{who} has set a cap")

@@ -54,7 +54,8 @@ class Mix:
 
 
 MIXED = Mix((32, 256), (32, 192))
-PREFILL = Mix((500, 900), (1, 4))
+SHORT_ANSWERS = Mix((150, 300), (1, 2))
+"""All prompt: the queue grows while the KV cache is a third full."""
 
 
 class Clients:

@@ -31,6 +31,8 @@ from tests.benchmarks.open_loop import MIXED, Clients, Outcome
 from tests.e2e.real_host import RealHost, serving
 from tests.unit.throttle.plant import direction_changes
 
+KV_BYTES = 75_000_000
+"""101 blocks of 32 tokens: a dozen requests of this mix."""
 WARM_S = 8.0
 SUSTAINED_S = 30.0
 """How long the sustained rate is measured."""
@@ -312,7 +314,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--overload", type=float, default=3.0, help="times the sustained rate")
     parser.add_argument("--sustained", type=float, help="requests/s, if known: it is not measured then")
-    parser.add_argument("--kv-bytes", type=int, default=75_000_000)
+    parser.add_argument("--kv-bytes", type=int, default=KV_BYTES)
     parser.add_argument("--dials", nargs="*", default=[], help="that the controller may turn down too")
     parser.add_argument("--only", choices=("off", "on"), help="one of the two runs, without a verdict")
     parser.add_argument("--plot", type=Path)

@@ -56,6 +56,8 @@ class RealHost:
     profile: Path
     port: int = field(default_factory=free_port)
     arguments: tuple[str, ...] = ()
+    program: tuple[str, ...] = ("-m", "engine_host.cli")
+    """What Python runs: `engine-host`, or what passes for it."""
     process: subprocess.Popen[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,8 +80,7 @@ class RealHost:
         self.process = subprocess.Popen(
             [
                 sys.executable,
-                "-m",
-                "engine_host.cli",
+                *self.program,
                 "serve",
                 str(self.profile),
                 f"--socket={self.socket_path}",

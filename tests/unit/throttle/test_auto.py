@@ -75,9 +75,15 @@ def test_the_first_cap_is_a_share_of_what_the_engine_works_on_not_of_its_queue()
 
 
 def test_where_only_the_queue_is_long_as_much_of_it_may_stay_as_the_threshold_says() -> None:
-    flight = Flight(decrease=0.9)
+    flight = Flight()
     flight.fly(4.0, kv=0.2, inflight=50, running=3, waiting=47)
     assert flight.cap == 5
+
+
+def test_a_queue_behind_a_full_batch_does_not_starve_the_batch() -> None:
+    flight = Flight()
+    flight.fly(4.0, kv=0.6, inflight=400, running=256, waiting=144)
+    assert flight.cap == 258
 
 
 def test_waits_until_a_cut_has_taken_hold_before_the_next() -> None:
@@ -181,21 +187,27 @@ def test_raises_only_while_the_cap_keeps_requests_out() -> None:
     assert all("→ none" in text for text in flight.fly(60.0, kv=0.3, inflight=9, running=9, held=0))
 
 
+def test_what_another_limit_holds_is_no_reason_to_keep_the_cap() -> None:
+    """A request rate, say: requests wait, and the engine is nearly empty."""
+    flight = Flight()
+    flight.choke(16)
+    (text,) = flight.fly(60.0, kv=0.3, inflight=4, running=4, held=30)
+    assert text == "4 of 16 in flight for 5 s: cap 16 → none"
+
+
 # --- let go ------------------------------------------------------------------------------------------------------
 
 
 def test_lets_go_within_ten_seconds_of_the_load_going_away() -> None:
     flight = Flight()
     flight.choke(16)
-    assert flight.fly(10.0, kv=0.2, inflight=4, running=4, held=0) == [
-        "nothing held for 5 s and 4 of 16 in flight: cap 16 → none"
-    ]
+    assert flight.fly(10.0, kv=0.2, inflight=4, running=4, held=0) == ["4 of 16 in flight for 5 s: cap 16 → none"]
 
 
 def test_holds_on_while_requests_are_held() -> None:
     flight = Flight()
     flight.choke(16)
-    assert not any("→ none" in text for text in flight.fly(60.0, kv=0.3, inflight=15, running=15, held=3))
+    assert not any("→ none" in text for text in flight.fly(60.0, kv=0.3, full=True))
 
 
 def test_holds_on_while_a_figure_is_above_its_leave_threshold() -> None:

@@ -102,15 +102,21 @@ def cockpit() -> Cockpit:
     ("values", "why"),
     [
         ({"kv_usage": 0.94}, "KV 94 %"),
-        ({"waiting": 9, "waiting_deferred": 3}, "12 waiting"),
+        ({"waiting": 12, "waiting_deferred": 3}, "12 waiting"),
         ({"preemptions": 1}, "preemptions/s"),
         ({"ttft_s": [4.0]}, "TTFT p95 4"),
     ],
 )
 def test_the_controller_sees_every_figure_of_the_steps(cockpit: Cockpit, values: dict[str, Any], why: str) -> None:
+    cockpit.gate.inflight = 80
     cockpit.steps(15.0, **values)
     (cap, text), *_ = cockpit.policy.proposed
     assert cap is not None and why in text
+
+
+def test_who_waits_for_something_else_than_room_does_not_count(cockpit: Cockpit) -> None:
+    cockpit.steps(15.0, waiting_deferred=50)
+    assert cockpit.policy.proposed == []
 
 
 def test_preemptions_are_counted_over_seconds_not_over_the_consoles_window(cockpit: Cockpit) -> None:
