@@ -14,7 +14,7 @@ import msgspec
 
 from engine_host.engine.port import AsgiApp, EngineFacts, Receive, Scope, Send
 from engine_host.gateway.asked import Asked
-from engine_host.gateway.prompt_tokens import PromptTokens, UncountableError, most_tokens
+from engine_host.gateway.prompt_tokens import PromptTokens, UncountableError, is_at_most
 from engine_host.gateway.prompts import Prompt, Request, prompts_of, words_of
 from engine_host.gateway.refusals import Refusal
 from engine_host.gateway.room import Room, max_tokens_of, room_of
@@ -42,6 +42,8 @@ class _Case:
     prompts: Sequence[Prompt]
     counts: Sequence[int]
     max_tokens: int | None
+    is_more: bool
+    """Than was counted, and too large already."""
 
     @property
     def longest(self) -> int:
@@ -71,13 +73,14 @@ class Preparation:
         request = _decoded(asked.body)
         if request is None:
             return asked
-        counter = PromptTokens(app, asked.scope, request)
+        counter = PromptTokens(app, asked.scope, request, room.cache)
         try:
             prompts = prompts_of(asked.path, request, counter)
             if prompts is None:
                 return await _estimated(asked, room, request, counter)
             counts = [await prompt.tokens() for prompt in prompts]
-            case = _Case(asked, room, request, prompts, counts, max_tokens_of(asked.path, request))
+            max_tokens = max_tokens_of(asked.path, request)
+            case = _Case(asked, room, request, prompts, counts, max_tokens, counter.has_stopped)
             return await self._decide(case)
         except UncountableError:
             return asked
@@ -87,7 +90,7 @@ class Preparation:
         if (kept := case.request.get("truncate_prompt_tokens")) is not None:
             return _left_to_vllm(case, kept)
         if room.cache is not None and case.longest > room.cache:
-            return _too_large(case.longest, room.cache, _field(case))
+            return _too_large(case.longest, room.cache, _field(case), is_more=case.is_more)
         if case.longest <= room.longest_prompt(case.max_tokens):
             asked = replace(case.asked, prompt_tokens=sum(case.counts))
             return _shortened(case, asked, case.request, case.counts, [])
@@ -156,18 +159,17 @@ def _left_to_vllm(case: _Case, kept: object) -> Asked | Refusal:
 
 
 def _may_be_too_long(room: Room, asked: Asked) -> bool:
-    most = most_tokens(asked.body)
-    if most >= room.context or (room.cache is not None and most > room.cache):
-        return True
-    if not room.reserves_answer and not room.is_cache_short:
-        return False
-    try:
-        answer = max_tokens_of(asked.path, msgspec.to_builtins(_ANSWER.decode(asked.body)))
-    except msgspec.DecodeError:
-        return True
-    if room.reserves_answer and most > room.longest_prompt(answer):
-        return True
-    return _answer_within_cache(room, answer, [most]) is not None
+    limit = room.context - 1 if room.cache is None else min(room.context - 1, room.cache)
+    if room.reserves_answer or room.is_cache_short:
+        try:
+            answer = max_tokens_of(asked.path, msgspec.to_builtins(_ANSWER.decode(asked.body)))
+        except msgspec.DecodeError:
+            return True
+        if room.reserves_answer:
+            limit = min(limit, room.longest_prompt(answer))
+        if room.is_cache_short and room.cache is not None:
+            limit = min(limit, room.cache - (room.context if answer is None else answer))
+    return not is_at_most(limit, asked.body)
 
 
 class _Answer(msgspec.Struct):
@@ -210,7 +212,7 @@ def _shortened(case: _Case, asked: Asked, request: Request, counts: Sequence[int
     if allowed is not None and not any(prompt.is_least for prompt in case.prompts):
         headers.append((SHORTENED, str(allowed).encode()))
         asked = replace(asked, body=msgspec.json.encode(_with_max_tokens(asked.path, request, allowed)))
-    return replace(asked, through=_telling(headers)) if headers else asked
+    return replace(asked, through=_rewritten(len(asked.body), headers)) if headers else asked
 
 
 def _answer_within_cache(room: Room, max_tokens: int | None, counts: Sequence[int]) -> int | None:
@@ -227,8 +229,8 @@ def _with_max_tokens(path: str, request: Request, allowed: int) -> dict[str, Any
     return {**request, "max_completion_tokens" if is_newer_name else "max_tokens": allowed}
 
 
-def _telling(headers: Sequence[Header]) -> Callable[[AsgiApp], AsgiApp]:
-    """The app, with `headers` in its response."""
+def _rewritten(length: int, headers: Sequence[Header]) -> Callable[[AsgiApp], AsgiApp]:
+    """The app, told of a body of another `length` than the client's, and with `headers` in its response."""
 
     def through(app: AsgiApp) -> AsgiApp:
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -237,11 +239,16 @@ def _telling(headers: Sequence[Header]) -> Callable[[AsgiApp], AsgiApp]:
                     message = {**message, "headers": [*message.get("headers", ()), *headers]}
                 await send(message)
 
-            await app(scope, receive, tell)
+            kept = [header for header in scope["headers"] if header[0] not in _LENGTH_HEADERS]
+            told = [*kept, (b"content-length", str(length).encode())]
+            await app({**scope, "headers": told}, receive, tell)
 
         return answer
 
     return through
+
+
+_LENGTH_HEADERS = (b"content-length", b"transfer-encoding")
 
 
 def _too_long(case: _Case, why: str = "") -> Refusal:
@@ -256,10 +263,11 @@ def _too_long(case: _Case, why: str = "") -> Refusal:
     return _refusal("too_long", message, _field(case))
 
 
-def _too_large(tokens: int, cache: int, field: str | None) -> Refusal:
+def _too_large(tokens: int, cache: int, field: str | None, *, is_more: bool = False) -> Refusal:
+    least = "more than " if is_more else ""
     message = (
-        f"The prompt has {tokens} tokens, and the KV cache of this engine holds {cache} for one request: it could "
-        "never be scheduled. Shorten it."
+        f"The prompt has {least}{tokens} tokens, and the KV cache of this engine holds {cache} for one request: it "
+        "could never be scheduled. Shorten it."
     )
     return _refusal("too_large", message, field)
 

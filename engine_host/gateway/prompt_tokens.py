@@ -36,11 +36,21 @@ class UncountableError(Exception):
     """vLLM's app would not tokenize it; what is wrong with the request it will say itself."""
 
 
+_MOST_GROWTH: Final = NORMALIZED_GROWTH + MESSAGE_TOKENS // 8
+"""Of any body: a message takes eight bytes at least, so that most need not be searched."""
+
+
+def is_at_most(tokens: int, body: bytes) -> bool:
+    """Whether the prompts in `body` cannot have more together, whatever the tokenizer."""
+    return len(body) * _MOST_GROWTH + TEMPLATE_TOKENS <= tokens or most_tokens(body) <= tokens
+
+
 def most_tokens(body: bytes) -> int:
     """That the prompts in `body` can have together, from what costs no decoding. Tokenizers that fall back on bytes
     give a byte one token at most, others a character; a token id takes two bytes. What images and sound add is not
     counted."""
-    is_plain = body.isascii() and b"\\u" not in body
+    # One byte is searched for at a tenth of the time that two take.
+    is_plain = body.isascii() and (b"\\" not in body or b"\\u" not in body)
     growth = 1 if is_plain else NORMALIZED_GROWTH
     if b'"tools"' in body:
         growth = max(growth, TOOLS_GROWTH)
@@ -57,11 +67,15 @@ _COUNTED = msgspec.json.Decoder(_Counted)
 class PromptTokens:
     """Counts for one request. Every method may raise `UncountableError`."""
 
-    def __init__(self, app: AsgiApp, scope: Scope, request: Mapping[str, Any]) -> None:
-        """`request`: its decoded body."""
+    def __init__(self, app: AsgiApp, scope: Scope, request: Mapping[str, Any], enough: int | None) -> None:
+        """`request`: its decoded body. `enough`: of more tokens it does not matter how many they are, so a very long
+        text is not counted to its end."""
         self._app = app
         self._scope = scope
         self._request = request
+        self._enough = enough
+        self.has_stopped = False
+        """A text has more tokens than were counted."""
 
     async def of_text(self, text: str, *, is_whole: bool = True) -> int:
         """Of a completion's prompt; not `is_whole`: of a part of a prompt, at which no special tokens are put."""
@@ -70,6 +84,9 @@ class PromptTokens:
         for start in range(0, max(1, len(text)), PIECE_CHARACTERS):
             piece = text[start : start + PIECE_CHARACTERS]
             total += await self._ask({"prompt": piece, "add_special_tokens": specials and not start})
+            if self._enough is not None and total > self._enough and start + PIECE_CHARACTERS < len(text):
+                self.has_stopped = True
+                break
         return total
 
     async def of_chat(self, messages: Sequence[Any]) -> int:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Final
 
 from engine_host.engine.port import EngineFacts
@@ -45,6 +46,7 @@ class Room:
         return room - max(1, room // ANSWER_SHARE if max_tokens is None else max_tokens)
 
 
+@lru_cache(maxsize=4)
 def room_of(facts: EngineFacts) -> Room | None:
     """None where the engine's context is unknown."""
     if facts.max_model_len_tokens is None:

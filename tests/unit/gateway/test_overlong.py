@@ -16,7 +16,7 @@ from engine_host.gateway.asked import Asked
 from engine_host.gateway.overlong import Preparation
 from engine_host.gateway.refusals import Refusal
 from engine_host.profiles.throttle_table import Throttle
-from tests.unit.scripted_app import Client, ScriptedApp, tokens_of
+from tests.unit.gateway.scripted_app import Client, ScriptedApp, tokens_of
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
@@ -90,9 +90,8 @@ async def refused(asked: Asked, app: ScriptedApp | None = None, **table: Any) ->
 
 async def answered(asked: Asked, app: ScriptedApp) -> Client:
     client = Client(asked.body)
-    scope = dict(asked.scope)
-    scope["headers"] = [(b"content-length", str(len(asked.body)).encode())]
-    await (asked.through(app) if asked.through else app)(scope, client.receive, client.send)
+    assert asked.through is not None
+    await asked.through(app)(asked.scope, client.receive, client.send)
     return client
 
 
@@ -182,6 +181,18 @@ async def test_a_very_long_text_is_counted_in_pieces(monkeypatch: pytest.MonkeyP
         found = re.search(r"prompt has (\d+) tokens", told.message)
         assert found and 0 <= int(found[1]) - 200 - around <= 10  # a word cut in two at the end of a piece
         assert all(len(json.dumps(question)) < 300 for question in app.questions)
+
+
+async def test_a_text_that_is_too_large_anyway_is_not_counted_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_tokens, "PIECE_CHARACTERS", 1000)
+    monkeypatch.setattr("engine_host.gateway.prompts.PIECE_CHARACTERS", 1000)
+    for asked in (completion(" ".join([WORDS] * 9)), chat(user(" ".join([WORDS] * 9)))):
+        app = ScriptedApp()
+        told = await refused(asked, app)
+        assert told.reason == "too_large" and "more than 4" in told.message
+        assert len(app.questions) <= 3
+    asked = completion(" ".join([WORDS] * 9), truncate_prompt_tokens=10)
+    assert await admitted(asked) == replace(asked, prompt_tokens=10)
 
 
 async def test_what_vllm_would_not_tokenize_is_left_to_vllm() -> None:

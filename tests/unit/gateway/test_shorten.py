@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_host.gateway.shorten import MOST_QUESTIONS, WORD_CHARACTERS, Cut, Side, cut_at_word, longest_within
-from tests.unit.scripted_app import tokens_of
+from tests.unit.gateway.scripted_app import tokens_of
 
 TEXTS = st.text(alphabet="ab \n\u00e9\u4e2d", max_size=400)
 SIDES = st.sampled_from(["start", "end"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine_host.gateway.segments import segmented
-from tests.unit.scripted_app import Client, Json, ScriptedApp
+from tests.unit.gateway.scripted_app import Client, Json, ScriptedApp
 
 HEADERS = [(b"x-vllm-console-segmented", b"windows=3; overlap=4")]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from engine_host.gateway.room import Room, max_tokens_of, room_of
-from tests.unit.test_overlong import FACTS
+from tests.unit.gateway.test_overlong import FACTS
 
 
 @pytest.mark.parametrize(
