@@ -53,13 +53,9 @@ class _Case:
 class Preparation:
     """Decides it, by the profile's `[throttle]` table and what the engine that serves can take."""
 
-    def __init__(self, facts: Callable[[], EngineFacts | None]) -> None:
-        """`facts`: of the engine that serves now; None while none does."""
+    def __init__(self, facts: Callable[[], EngineFacts | None], table: Callable[[], Throttle]) -> None:
+        """`facts`: of the engine that serves now; None while none does. `table`: of its profile."""
         self._facts = facts
-        self._table = Throttle()
-
-    def set_table(self, table: Throttle) -> None:
-        """What becomes of overlong prompts from now on."""
         self._table = table
 
     async def prepare(self, app: AsgiApp, asked: Asked) -> Asked | Refusal:
@@ -94,14 +90,15 @@ class Preparation:
         if case.longest <= room.longest_prompt(case.max_tokens):
             asked = replace(case.asked, prompt_tokens=sum(case.counts))
             return _shortened(case, asked, case.request, case.counts, [])
-        if self._table.overlong == "truncate":
+        overlong = self._table().overlong
+        if overlong == "truncate":
             return await self._truncated(case)
-        if self._table.overlong == "segment":
+        if overlong == "segment":
             return await self._segmented(case)
         return _too_long(case)
 
     async def _truncated(self, case: _Case) -> Asked | Refusal:
-        keep = self._table.truncate_keep
+        keep = self._table().truncate_keep
         limit = case.room.cut_prompt(case.max_tokens)
         request: Request = case.request
         counts = list(case.counts)
@@ -122,7 +119,8 @@ class Preparation:
         reason = why_not_segmented(case.asked.path, case.request, case.prompts)
         if reason is not None:
             return _too_long(case, f"It cannot be answered in segments: {reason}.")
-        overlap, most = self._table.segment_overlap_tokens, self._table.segment_max_windows
+        table = self._table()
+        overlap, most = table.segment_overlap_tokens, table.segment_max_windows
         limit = case.room.cut_prompt(case.max_tokens)
         windows = await case.prompts[0].windows(limit, overlap, most)
         if windows == 0:

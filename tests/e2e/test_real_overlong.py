@@ -43,6 +43,10 @@ class Prepared(Preparation):
 
     last: Asked | Refusal | None = None
     is_off = False
+    table = Throttle()
+
+    def __init__(self, engine: VllmEngine) -> None:
+        super().__init__(lambda: engine.facts, lambda: self.table)
 
     async def prepare(self, app: AsgiApp, asked: Asked) -> Asked | Refusal:
         if self.is_off:
@@ -61,7 +65,7 @@ class Place:
     http: httpx.AsyncClient
 
     def profile(self, **table: Any) -> None:
-        self.prepared.set_table(Throttle(**table))
+        self.prepared.table = Throttle(**table)
 
     @property
     def admitted(self) -> Asked:
@@ -93,7 +97,7 @@ class Place:
 async def place(model: None) -> AsyncIterator[Place]:
     engine = VllmEngine(ProfileDirectory(HERE).load("overlong").to_arguments(), lambda names: None)
     await engine.start(lambda step: None)
-    prepared, entry = Prepared(lambda: engine.facts), Entry()
+    prepared, entry = Prepared(engine), Entry()
     entry.gate.prepare = prepared.prepare
     entry.attach(engine.app)
     listener = bind("127.0.0.1", 0)

@@ -71,8 +71,7 @@ SYSTEM = {"role": "system", "content": "be kind"}
 async def prepared(
     asked: Asked, app: ScriptedApp | None = None, *, facts: EngineFacts = FACTS, **table: Any
 ) -> Asked | Refusal:
-    preparation = Preparation(lambda: facts)
-    preparation.set_table(Throttle(**table))
+    preparation = Preparation(lambda: facts, lambda: Throttle(**table))
     return await preparation.prepare(app or ScriptedApp(), asked)
 
 
@@ -215,7 +214,7 @@ async def test_what_cannot_be_read_is_left_to_vllm(body: bytes) -> None:
 
 async def test_nothing_is_decided_without_an_engine_or_its_context() -> None:
     asked = completion()
-    assert await Preparation(lambda: None).prepare(ScriptedApp(), asked) is asked
+    assert await Preparation(lambda: None, Throttle).prepare(ScriptedApp(), asked) is asked
     assert await admitted(asked, facts=replace(FACTS, max_model_len_tokens=None)) is asked
 
 
