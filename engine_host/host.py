@@ -118,6 +118,7 @@ class EngineHost:
             self._known,
         )
         self.inside = Inside(self._lifecycle, self._store)
+        self.throttle = self._lifecycle.throttle
         self._signals = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Task[str] | None = None
@@ -144,7 +145,7 @@ class EngineHost:
             boot_id=self._boot_id,
             host_version=__version__,
             vllm_version=installed_version(),
-            capabilities=("live_scheduler",) if can_look_inside else (),
+            capabilities=("throttle", "live_scheduler") if can_look_inside else ("throttle",),
         )
 
     @property

@@ -110,7 +110,12 @@ class Switchboard:
             tier=plan.tier,
             tier_reason=plan.reason,
             ok=report.ok and not refused,
-            findings=[*refused, *report.wire.findings, *switch_words.about_names(running, profile)],
+            findings=[
+                *refused,
+                *report.wire.findings,
+                *switch_words.about_names(running, profile),
+                *switch_words.about_limits(self._lifecycle.throttle.standing()),
+            ],
             changes=list(plan.changes),
             phases=phases,
             expected_s=expected_s,

@@ -51,6 +51,10 @@ class Settings(Generic[V]):
         younger._passing = [*outlasting, setting]
         return younger
 
+    def values(self) -> list[V]:
+        """All that may be in force some time, the one that stays first."""
+        return [self._stays.value, *(one.value for one in self._passing)]
+
     def ends(self) -> list[float]:
         """When the value in force may change by itself, soonest first."""
         return [one.ends for one in reversed(self._passing) if one.ends is not None]

@@ -33,9 +33,11 @@ from engine_host.protocol.methods import (
     RestartParams,
     StopParams,
     SwitchParams,
+    ThrottleApplied,
 )
 from engine_host.protocol.profiles import ProfileChanges
 from engine_host.protocol.switching import SwitchResult
+from engine_host.protocol.throttling import ThrottleSheet
 from engine_host.telemetry.event_log import one_line
 
 from .audit import AuditLog
@@ -93,16 +95,42 @@ async def _abort_request(host: Controlled, params: Any, who: str) -> str:
     return host.inside.abort(params, who)
 
 
-Apply = Callable[[Controlled, Any, str], Awaitable[str | SwitchResult | ProfileChanges | tuple[str, DialSheet]]]
+async def _pause(host: Controlled, params: Any, who: str) -> tuple[str, ThrottleSheet]:
+    return host.throttle.pause(params, who), host.throttle.sheet()
+
+
+async def _resume(host: Controlled, params: Any, who: str) -> tuple[str, ThrottleSheet]:
+    return host.throttle.resume(params, who), host.throttle.sheet()
+
+
+async def _set_throttle(host: Controlled, params: Any, who: str) -> tuple[str, ThrottleSheet]:
+    return host.throttle.set(params, who), host.throttle.sheet()
+
+
+async def _clear_throttle(host: Controlled, params: Any, who: str) -> tuple[str, ThrottleSheet]:
+    return host.throttle.clear(params, who), host.throttle.sheet()
+
+
+async def _auto_throttle(host: Controlled, params: Any, who: str) -> tuple[str, ThrottleSheet]:
+    return host.throttle.auto(params, who), host.throttle.sheet()
+
+
+Found = str | SwitchResult | ProfileChanges | tuple[str, DialSheet] | tuple[str, ThrottleSheet]
+Apply = Callable[[Controlled, Any, str], Awaitable[Found]]
 
 CHANGES: dict[str, Apply] = {
     "dials.set": _set_dials,
     "engine.restart": _restart,
     "host.stop": _stop,
+    "pause": _pause,
     "profiles.reload": _reload_profiles,
     "requests.abort": _abort_request,
+    "resume": _resume,
     "switch": _switch,
     "switch.cancel": _cancel_switch,
+    "throttle.auto": _auto_throttle,
+    "throttle.clear": _clear_throttle,
+    "throttle.set": _set_throttle,
 }
 """Method -> what applies it; exactly the methods of the table that are not read. A sentence becomes an `Applied`."""
 
@@ -223,6 +251,8 @@ class Actions:
             return Reloaded(state=state, state_version=version, took_s=took_s, text=result.text, changes=result)
         if isinstance(result, tuple):
             text, sheet = result
+            if isinstance(sheet, ThrottleSheet):
+                return ThrottleApplied(state=state, state_version=version, took_s=took_s, text=text, throttle=sheet)
             return DialsApplied(state=state, state_version=version, took_s=took_s, text=text, dials=sheet.dials)
         return Applied(state=state, state_version=version, took_s=took_s, text=result)
 
@@ -253,7 +283,7 @@ class Actions:
             raise OperatorError(fact, "see the host's own log for the trace") from error
 
     def _announce(self, method: Method, params: Change, peer: Peer, outcome: Outcome, took_s: float) -> None:
-        is_told = isinstance(outcome, DialsApplied)  # in the text itself
+        is_told = isinstance(outcome, DialsApplied | ThrottleApplied)  # in the text itself
         why = f" ({params.reason})" if params.reason and not is_told else ""
         if isinstance(outcome, SwitchResult):
             return  # the lifecycle tells it, whoever asked

@@ -16,14 +16,20 @@ from engine_host.protocol.methods import (
     History,
     KvMap,
     KvMapParams,
+    PauseParams,
     RequestAbort,
     RequestList,
     RequestsList,
+    ResumeParams,
     SwitchParams,
+    ThrottleAuto,
+    ThrottleClear,
+    ThrottleSet,
 )
 from engine_host.protocol.profiles import Preflight, ProfileChanges, ProfileDetail, ProfileDiff, ProfileList
 from engine_host.protocol.snapshot import Snapshot, State
 from engine_host.protocol.switching import SwitchForecast, SwitchResult, SwitchStatus
+from engine_host.protocol.throttling import ThrottleSheet
 from engine_host.telemetry.event_log import EventLog
 
 
@@ -78,6 +84,18 @@ class Inside(Protocol):
     def kv_map(self, params: KvMapParams) -> KvMap: ...
 
 
+class Throttling(Protocol):
+    """The limits at the gate. A change is in force when its method returns, with a sentence of what has changed. Every
+    one may raise `OperatorError`."""
+
+    def sheet(self) -> ThrottleSheet: ...
+    def set(self, order: ThrottleSet, who: str) -> str: ...
+    def clear(self, order: ThrottleClear, who: str) -> str: ...
+    def auto(self, order: ThrottleAuto, who: str) -> str: ...
+    def pause(self, order: PauseParams, who: str) -> str: ...
+    def resume(self, order: ResumeParams, who: str) -> str: ...
+
+
 class Controlled(Protocol):
     """The host behind the control socket."""
 
@@ -98,6 +116,9 @@ class Controlled(Protocol):
 
     @property
     def inside(self) -> Inside: ...
+
+    @property
+    def throttle(self) -> Throttling: ...
 
     def snapshot(self) -> Snapshot:
         """The newest snapshot, its `age_s` set. Sessions poll at their own interval."""

@@ -98,6 +98,7 @@ READS: dict[str, Callable[[Controlled, Any], Any]] = {
     "profiles.diff": lambda host, params: host.switching.diff(params.before, params.after),
     "switch.status": lambda host, params: host.switching.status(),
     "dials.get": lambda host, params: host.inside.dials(),
+    "throttle.get": lambda host, params: host.throttle.sheet(),
     "requests.list": _requests_list,
     "kv.map": lambda host, params: host.inside.kv_map(params),
 }

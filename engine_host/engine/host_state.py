@@ -14,14 +14,28 @@ EventSink = Callable[..., Any]
 
 
 class HostState:
-    """Written by `Lifecycle.run` alone and by what it calls; its states are tabulated there."""
+    """Written by `Lifecycle.run` alone and by what it calls, but for what closes the gate; its states are tabulated
+    there."""
 
     def __init__(self, on_event: EventSink) -> None:
         self.now = State.STARTING
         self.since = time.time()
         self.version = 1
-        """Counts the changes: whoever acts on a state names the version that he saw."""
+        """Counts the changes of `shown`: whoever acts on a state names the version that he saw."""
+        self._closed: State | None = None
         self._on_event = on_event
+
+    @property
+    def shown(self) -> State:
+        """What everybody is told: an engine that serves behind a gate which is closed serves nobody new."""
+        return self._closed if self._closed is not None and self.now is State.SERVING else self.now
+
+    def close_gate(self, closed: State | None) -> None:
+        """`PAUSED` or `DRAINING` at the gate, by an operator; None: open. Told by whoever closes it."""
+        was, self._closed = self.shown, closed
+        if self.shown is not was:
+            self.since = time.time()
+            self.version += 1
 
     def tell(self, kind: str, text: str, severity: Severity, data: Mapping[str, Any]) -> None:
         """An event that leaves the state as it is."""
@@ -41,4 +55,6 @@ class HostState:
         self.now = state
         self.since = time.time()
         self.version += 1
-        self._on_event(kind or f"state.{state}", text, severity=severity, who=who, data=dict(data or {}))
+        if self.shown is not state:
+            text += f"; still {self.shown} at the gate, by hand"
+        self._on_event(kind or f"state.{self.shown}", text, severity=severity, who=who, data=dict(data or {}))

@@ -7,6 +7,9 @@
                 preflight has passed (`switch`)               former one); draining; dead
     draining    stop or restart asked for: no new requests,   starting; the host ends
                 those in flight finish until the deadline
+    (paused)    serving, as everybody is told it while an     -
+                operator has paused the gate; and (draining)
+                while one drains it (`throttle`)
     dead        the engine died or did not come up            recovering; starting; switching; the host ends
     recovering  after the backoff, the engine starts again    serving; dead
 
@@ -46,6 +49,7 @@ from engine_host.profiles import Profile
 from engine_host.protocol.errors import EXIT_FAILED, OperatorError
 from engine_host.protocol.snapshot import Failure, State
 from engine_host.protocol.switching import SwitchResult
+from engine_host.throttle.throttle import Throttle
 
 _STOP_S = 10.0
 """What an engine gets to end by itself if it has to (`vllm.core_processes.keeps_something`)."""
@@ -76,7 +80,9 @@ class Lifecycle:
         self._force = asyncio.Event()
         self._state = HostState(on_event)
         self.dials = Dials(on_event)
-        self._service = Service(profile, entry, self.dials, on_serving, on_gone)
+        self.throttle = Throttle(entry.gate, on_event, self._state.close_gate)
+        self.throttle.attach(profile)
+        self._service = Service(profile, entry, self.dials, self.throttle, on_serving, on_gone)
         self._starter = Starter(
             make_engine, sink, log, self._commands, self.dials, expected_s=start_expected_s, on_started=on_started
         )
@@ -89,7 +95,8 @@ class Lifecycle:
 
     @property
     def state(self) -> State:
-        return self._state.now
+        """As it is shown."""
+        return self._state.shown
 
     @property
     def state_since(self) -> float:
@@ -154,6 +161,9 @@ class Lifecycle:
         """`(what it is doing, in words; for how long, seconds)` while starting or draining."""
         if self._drain is not None:
             return self._drain.phase, time.time() - self.state_since
+        if self.state is State.DRAINING and self._state.now is State.SERVING:
+            left = self.entry.inflight
+            return f"draining: {left or 'none'} in flight, until it is resumed", time.time() - self.state_since
         return self._starter.phase
 
     @property
@@ -217,7 +227,7 @@ class Lifecycle:
                 command = await self._switching.carry_out(command)
             elif command is not None:
                 command = await self._restart(command)
-            elif self.state is State.SERVING:
+            elif self._state.now is State.SERVING:
                 command = await self._serve()
             elif (pause_s := self.restart_in_s) is not None:
                 command = await self._wait_and_recover(pause_s)
@@ -277,7 +287,7 @@ class Lifecycle:
             return instead
         self._recovery.forgive()
         stop = await self._start(State.STARTING)
-        if self.state is State.SERVING:
+        if self._state.now is State.SERVING:
             command.done.set_result(f"engine restarted in {time.monotonic() - began:.1f} s")
         else:
             why = self.failure.reason if self.failure else "the host is stopping"
@@ -293,6 +303,7 @@ class Lifecycle:
     async def _stop(self, command: Command) -> None:
         await self._drained(command)
         await self.discard_engine(_STOP_S)
+        self.throttle.close()
         self._on_event("host.stopped", "the engine has stopped", who=command.who)
         for stopped in (command, *command.also):
             stopped.done.set_result("host stopped")

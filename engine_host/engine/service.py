@@ -11,6 +11,7 @@ from engine_host.engine.dials import Dials
 from engine_host.engine.port import Engine
 from engine_host.gateway.entry import Entry
 from engine_host.profiles import Profile
+from engine_host.throttle.throttle import Throttle
 
 _LAST_ANSWERS_S = 1.0
 """What clients get to take the end of the answers that the engine could not finish."""
@@ -20,12 +21,19 @@ class Service:
     """Changed by the lifecycle alone; `on_serving` is called when another engine serves, `on_gone` when none does."""
 
     def __init__(
-        self, profile: Profile, entry: Entry, dials: Dials, on_serving: Callable[[], None], on_gone: Callable[[], None]
+        self,
+        profile: Profile,
+        entry: Entry,
+        dials: Dials,
+        throttle: Throttle,
+        on_serving: Callable[[], None],
+        on_gone: Callable[[], None],
     ) -> None:
         self.profile = profile
         """What serves, or is to serve."""
         self.entry = entry
         self.dials = dials
+        self.throttle = throttle
         self.engine: Engine | None = None
         """The engine that serves, if one does."""
         self._since: float | None = None
@@ -43,6 +51,7 @@ class Service:
             self._since = time.monotonic()
             self._on_serving()
         self.dials.attach(engine, profile)
+        self.throttle.attach(profile)
         self.engine, self.profile = engine, profile
         self.entry.attach(engine.app)
 

@@ -46,6 +46,20 @@ def about_names(before: Profile, after: Profile) -> list[Finding]:
     ]
 
 
+def about_limits(by_hand: Sequence[str]) -> list[Finding]:
+    """What operators have set at the gate stays, whatever the next profile says."""
+    if not by_hand:
+        return []
+    return [
+        Finding(
+            id="throttle.by_hand",
+            severity=Severity.INFO,
+            text=f"set by hand at the gate, and stays over the switch: {'; '.join(by_hand)}",
+            remedy="take it back with: vllm-console throttle clear",
+        )
+    ]
+
+
 def left_out(changes: Sequence[KeyChange]) -> str:
     """What no switch can carry."""
     kept = [change for change in changes if change.tier is Tier.NONE]

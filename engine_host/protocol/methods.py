@@ -19,7 +19,7 @@ from .events import Event
 from .profiles import Preflight, ProfileChanges, ProfileDetail, ProfileDiff, ProfileList, Tier
 from .snapshot import Dial, Snapshot, State
 from .switching import SwitchForecast, SwitchResult, SwitchStatus
-from .throttling import AutoMode, LimitValues, ThrottleSheet
+from .throttling import AutoMode, LimitValue, LimitValues, ThrottleSheet
 
 
 class Risk(StrEnum):
@@ -217,11 +217,14 @@ class ThrottleSet(Change, frozen=True, kw_only=True):
     """By `LimitName`; None: no such limit, even where the profile has one."""
     for_s: TtlSeconds | None = None
     """After it the former value returns; `None`: it stays."""
+    expected: Annotated[dict[str, LimitValue], msgspec.Meta(max_length=16)] | None = None
+    """By limit, the value that the caller saw: another one in force refuses the call."""
 
 
 class ThrottleClear(Change, frozen=True, kw_only=True):
     names: Annotated[list[str], msgspec.Meta(max_length=16)] = []
-    """Back to what the profile says; empty: all that an operator has set."""
+    """Of limits, and `auto` for the mode of the controller: back to what the profile says. Empty: all that an operator
+    has set, a pause and a drain too."""
 
 
 class ThrottleAuto(Change, frozen=True, kw_only=True):

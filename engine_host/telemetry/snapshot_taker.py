@@ -14,7 +14,7 @@ import msgspec
 from engine_host.engine.crash_policy import CRASH_LIMIT
 from engine_host.engine.lifecycle import Lifecycle
 from engine_host.gateway.entry import Entry
-from engine_host.protocol.snapshot import Engine, Host, ProfileRef, Queue, Snapshot, Speculation, Throttle
+from engine_host.protocol.snapshot import Engine, Host, ProfileRef, Queue, Snapshot, Speculation
 from engine_host.telemetry.kv_and_queue import KvAndQueue
 from engine_host.telemetry.machine import MachineFigures, MachineSampler
 from engine_host.telemetry.speculation_advisor import SpeculationAdvisor
@@ -58,8 +58,8 @@ class SnapshotTaker:
         self._kv_and_queue = KvAndQueue(store)
         self._advisor = SpeculationAdvisor(store.acceptance)
         self._last: Snapshot | None = None
-        self._versions = (0, 0)
-        """Of the state and the dials in it."""
+        self._versions = (0, 0, 0)
+        """Of the state, the dials and the throttle in it."""
         self._seq = 0
 
     def keep_up(self) -> None:
@@ -75,7 +75,8 @@ class SnapshotTaker:
     def take(self) -> Snapshot:
         """The newest snapshot, `age_s` set."""
         now = time.time()
-        last, versions = self._last, (self._lifecycle.state_version, self._lifecycle.dials.version)
+        lifecycle, last = self._lifecycle, self._last
+        versions = (lifecycle.state_version, lifecycle.dials.version, lifecycle.throttle.version)
         # Who was told that a change is in force finds it in force.
         if last is not None and 0 <= now - last.at < FRESH_S and versions == self._versions:
             return msgspec.structs.replace(last, age_s=now - last.at)
@@ -101,12 +102,7 @@ class SnapshotTaker:
             throughput=store.throughput(),
             latency=store.latency(),
             prefix_cache=store.prefix_cache(facts.prefix_caching if facts else None),
-            throttle=Throttle(
-                inflight=self._entry.inflight,
-                admitted_total=self._entry.admitted_total,
-                refused_total=self._entry.refused_total,
-                refused_by_reason=dict(self._entry.refused_by_reason),
-            ),
+            throttle=lifecycle.throttle.snapshot(),
             dials=lifecycle.dials.read(),
             gpus=list(machine.gpus),
             at=now,

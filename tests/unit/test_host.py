@@ -13,6 +13,7 @@ import pytest
 from engine_host.engine.port import EngineStartError, StepStats
 from engine_host.host import EngineHost, HostOptions, start_failure
 from engine_host.profiles import build_profile
+from engine_host.protocol.methods import ThrottleSet
 
 from .scripted_engine import ScriptedEngine
 from .scripted_scheduler import ScriptedScheduler, front_request
@@ -93,11 +94,11 @@ async def test_the_last_line_says_what_was_stopped_and_how_long_it_took(
 
 def test_a_look_into_the_scheduler_is_offered_while_the_engine_that_serves_allows_it(tmp_path: Path) -> None:
     host = host_on("127.0.0.1", tmp_path)
-    assert host.identity.capabilities == ()
+    assert host.identity.capabilities == ("throttle",)
     host._lifecycle._service.engine = ScriptedEngine(scheduler=ScriptedScheduler())
-    assert host.identity.capabilities == ("live_scheduler",)
+    assert host.identity.capabilities == ("throttle", "live_scheduler")
     host._lifecycle._service.engine = ScriptedEngine(scheduler="the scheduler of vLLM 0.40 is not known")
-    assert host.identity.capabilities == ()
+    assert host.identity.capabilities == ("throttle",)
 
 
 async def test_the_oldest_wait_counts_who_waits_at_the_gate(tmp_path: Path) -> None:
@@ -160,3 +161,12 @@ def test_the_remedy_for_a_hung_engine_is_none_that_a_switch_refuses(
     events = host.events.after(0, 10).events
     assert len(events) == count
     assert all("restart" not in event.text and "switch --cancel" in event.text for event in events)
+
+
+def test_the_snapshot_says_at_once_what_the_throttle_has_put_in_force(tmp_path: Path) -> None:
+    host = host_on("127.0.0.1", tmp_path)
+    assert host.snapshot().throttle.limited_by == []
+    order = ThrottleSet(limits={"max_inflight": 16}, reason="KV pressure", idempotency_key="k")
+    assert host.throttle.set(order, "ops") == "max_inflight none → 16: KV pressure"
+    found = host.snapshot().throttle
+    assert (found.max_inflight, found.limited_by) == (16, ["max_inflight"])

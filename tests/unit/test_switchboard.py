@@ -17,7 +17,7 @@ from engine_host.preflight.preflight import PreflightReport
 from engine_host.profiles import ProfileDirectory, load_profile
 from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.events import Severity
-from engine_host.protocol.methods import ForecastParams, SwitchParams
+from engine_host.protocol.methods import ForecastParams, SwitchParams, ThrottleSet
 from engine_host.protocol.profiles import Preflight, Tier
 from engine_host.protocol.snapshot import State
 from engine_host.protocol.switching import Outcome
@@ -234,3 +234,14 @@ async def test_a_dry_run_warns_of_a_name_that_clients_can_no_longer_ask_for(
         for found in told.findings:
             assert found.severity is Severity.WARNING
             assert 'served_model_name = ["chat", "scripted/model"]' in found.remedy
+
+
+async def test_a_dry_run_says_what_was_set_by_hand_at_the_gate_and_stays(tmp_path: Path, checks: Checks) -> None:
+    write(tmp_path, "b")
+    world = World()
+    async with board_of(world, tmp_path) as board:
+        assert (await board.forecast(ForecastParams(profile="b"))).findings == []
+        world.lifecycle.throttle.set(ThrottleSet(limits={"max_inflight": 16}, idempotency_key="k"), "ops")
+        [found] = (await board.forecast(ForecastParams(profile="b"))).findings
+        assert found.id == "throttle.by_hand" and found.remedy.endswith("vllm-console throttle clear")
+        assert "max_inflight 16, where the profile says none (ops, until it is cleared)" in found.text

@@ -40,6 +40,9 @@ from engine_host.protocol.profiles import (
 from engine_host.protocol.snapshot import Dial, Host, ProfileRef, Snapshot, State
 from engine_host.protocol.switching import Outcome, PhaseName, SwitchForecast, SwitchPhase, SwitchResult, SwitchStatus
 from engine_host.telemetry.event_log import EventLog
+from engine_host.throttle.throttle import Throttle
+from tests.unit.throttle.desk import WrittenGate
+from tests.unit.throttle.desk import profile as throttled
 
 DEADLINE_S = 30.0
 
@@ -147,6 +150,13 @@ class FakeHost:
         self.stopped = asyncio.Event()
         self.switching = FakeSwitching(self)
         self.inside = FakeInside(self)
+        self.gate = WrittenGate()
+        self.throttle = Throttle(self.gate, self.events.append, self._gate_closed)
+        self.throttle.attach(throttled(max_inflight=64))
+
+    def _gate_closed(self, closed: State | None) -> None:
+        if (state := closed or State.SERVING) is not self.state:
+            self.state, self.state_version = state, self.state_version + 1
 
     def snapshot(self) -> Snapshot:
         self.seq += 1

@@ -32,6 +32,11 @@ VALID_PARAMS = {
     "profiles.reload": change("key-5"),
     "dials.set": change("key-6", values={"speculative_tokens": 2}),
     "requests.abort": change("key-7", id="a"),
+    "throttle.set": change("key-8", limits={"max_inflight": 16}),
+    "throttle.clear": change("key-9"),
+    "throttle.auto": change("key-10", mode="observe"),
+    "pause": change("key-11"),
+    "resume": change("key-12"),
 }
 
 

@@ -1,0 +1,376 @@
+"""The throttle: three layers, settings that end, and what is told of them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from engine_host.protocol.errors import EXIT_INVALID, EXIT_REFUSED, OperatorError
+from engine_host.protocol.snapshot import State
+from engine_host.protocol.throttling import AutoGauge, GateCounts, LimitName
+from engine_host.throttle import throttle as room
+from engine_host.throttle.limits import Limits
+
+from .desk import WALL, Desk, profile
+
+
+@pytest.fixture
+async def desk() -> Desk:
+    """Made on an event loop, as settings end by its timers."""
+    return Desk(profile(max_inflight=64))
+
+
+def refused(call: Any, *arguments: Any, **named: Any) -> OperatorError:
+    with pytest.raises(OperatorError) as caught:
+        call(*arguments, **named)
+    return caught.value
+
+
+# --- the profile's layer ----------------------------------------------------------------------------------------
+
+
+def test_every_limit_is_one_of_the_gates_and_every_one_but_the_closed_is_a_key_of_the_profile() -> None:
+    assert set(LimitName) | {"opens_in_s"} == set(Limits.__dataclass_fields__)
+    table = profile().throttle
+    assert all(hasattr(table, name) for name in LimitName if name not in ("paused", "draining"))
+
+
+def test_the_gate_has_the_profiles_limits_and_classes_from_the_start() -> None:
+    desk = Desk(profile(max_inflight=8, request_rate=2.5, hold_queue=3, min_class="b", classes=["a", "b"]))
+    assert desk.gate.limits == Limits(max_inflight=8, request_rate=2.5, hold_queue=3, min_class="b")
+    assert desk.gate.tables[-1].classes == ["a", "b"]
+    assert desk.events == []
+
+
+def test_the_sheet_says_where_a_limit_stands_that_nobody_has_set() -> None:
+    sheet = Desk(profile(max_inflight=8, overlong="segment")).throttle.sheet()
+    assert list(sheet.limits) == list(LimitName)
+    limit = sheet.limits["max_inflight"]
+    assert (limit.value, limit.profile, limit.who, limit.since, limit.until) == (8, 8, None, None, None)
+    assert (sheet.limits["paused"].value, sheet.limits["request_rate"].value) == (False, None)
+    assert (sheet.class_names, sheet.overlong) == (["low", "normal", "high"], "segment")
+
+
+# --- the operators' layer ---------------------------------------------------------------------------------------
+
+
+async def test_a_limit_is_in_force_when_set_returns_and_says_who_set_it_why_and_until_when(desk: Desk) -> None:
+    text = desk.set(max_inflight=16, hold_queue=64, for_s=600, reason="KV pressure")
+    assert text == "max_inflight 64 → 16, hold_queue 256 → 64 for 10 m: KV pressure"
+    assert (desk.gate.limits.max_inflight, desk.gate.limits.hold_queue) == (16, 64)
+    limit = desk.throttle.sheet().limits["max_inflight"]
+    assert (limit.value, limit.profile, limit.who, limit.reason) == (16, 64, "ops", "KV pressure")
+    assert (limit.since, limit.until) == (WALL + 100, WALL + 700)
+
+
+async def test_no_limit_even_where_the_profile_has_one(desk: Desk) -> None:
+    assert desk.set(max_inflight=None) == "max_inflight 64 → none"
+    assert desk.gate.limits.max_inflight is None
+    assert desk.throttle.sheet().limits["max_inflight"].who == "ops"
+
+
+async def test_former_values_return_one_after_the_other_each_told_in_words(desk: Desk) -> None:
+    desk.set(max_inflight=32, who="maria", for_s=3600)
+    desk.set(max_inflight=16, for_s=600)
+    desk.after(599)
+    assert desk.gate.limits.max_inflight == 16 and desk.events == []
+    desk.after(1)
+    assert desk.gate.limits.max_inflight == 32
+    assert desk.events == [("throttle.returned", "max_inflight 16 → 32: the 10 m of ops are over")]
+    desk.after(3000)
+    assert desk.gate.limits.max_inflight == 64
+    assert desk.events[1:] == [("throttle.returned", "max_inflight 32 → 64: the 1 h of maria are over")]
+    assert desk.throttle.sheet().limits["max_inflight"].who is None
+
+
+async def test_what_was_set_together_ends_as_one_event(desk: Desk) -> None:
+    desk.set(max_inflight=16, request_rate=5, for_s=60)
+    desk.set(who="maria", hold_queue=1, for_s=60)
+    desk.after(60)
+    assert [text for _, text in desk.events] == [
+        "max_inflight 16 → 64, request_rate 5 → none: the 1 m of ops are over",
+        "hold_queue 1 → 256: the 1 m of maria are over",
+    ]
+
+
+async def test_it_ends_by_itself_on_the_event_loop() -> None:
+    desk = Desk()
+    desk.throttle._clock = time.monotonic
+    desk.set(max_inflight=16, for_s=0.02)
+    assert desk.gate.limits.max_inflight == 16
+    await desk.until(lambda: desk.gate.limits.max_inflight is None)
+    assert desk.events[0][1].startswith("max_inflight 16 → none")
+
+
+async def test_a_setting_that_has_ended_is_told_even_if_another_call_comes_before_its_timer(desk: Desk) -> None:
+    desk.set(max_inflight=16, for_s=60)
+    desk.now += 61
+    assert desk.set(max_inflight=8) == "max_inflight 64 → 8"
+    assert desk.events == [("throttle.returned", "max_inflight 16 → 64: the 1 m of ops are over")]
+
+
+async def test_a_gate_that_fails_at_an_end_is_told_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "RETRY_S", 0.001)
+    desk.set(max_inflight=16, for_s=60)
+    desk.gate.failure = RuntimeError("bug")
+    desk.after(61)
+    assert desk.gate.limits.max_inflight == 16
+    desk.gate.failure = None
+    await desk.until(lambda: desk.gate.limits.max_inflight == 64)
+
+
+async def test_clear_brings_back_what_the_profile_says_of_one_or_of_all(desk: Desk) -> None:
+    desk.set(max_inflight=16, for_s=600)
+    desk.set(max_inflight=8, hold_queue=1)
+    desk.pause()
+    desk.auto("observe")
+    assert desk.clear("hold_queue", reason="tried") == "hold_queue 1 → 256: tried"
+    assert desk.clear() == "max_inflight 8 → 64, resumed, auto observe → off"
+    assert desk.gate.limits == Limits(max_inflight=64)
+    assert desk.clear() == "nothing was set by hand"
+    assert desk.clear("max_inflight") == "max_inflight stays 64"
+    assert desk.clear("auto") == "auto stays off"
+    desk.after(600)
+    assert desk.events == []  # and nothing of it ends later
+
+
+@pytest.mark.parametrize(
+    ("limits", "fact", "remedy"),
+    [
+        ({"max_inflght": 3}, 'no limit "max_inflght"', 'did you mean "max_inflight"?'),
+        ({"overlong": "truncate"}, 'no limit "overlong"', "valid: "),
+        ({"max_inflight": -1}, "max_inflight -1: expected a whole number of at least 1", "throttle show"),
+        ({"max_inflight": 0}, "max_inflight 0: expected a whole number of at least 1", "throttle show"),
+        ({"max_inflight": 1.5}, "max_inflight 1.5: expected a whole number", "throttle show"),
+        ({"max_inflight": True}, "max_inflight on: expected a whole number", "throttle show"),
+        ({"max_inflight": 1 << 60}, "at most 1000000000", "throttle show"),
+        ({"max_inflight": "x" * 500}, "max_inflight 'xxx", "throttle show"),
+        ({"request_rate": float("nan")}, "request_rate nan is no finite number", "throttle show"),
+        ({"request_rate": float("inf")}, "request_rate inf is no finite number", "throttle show"),
+        ({"request_rate": 0}, "request_rate 0: expected a number above 0", "throttle show"),
+        ({"hold_queue": None}, "hold_queue none: expected a whole number, got nothing", "0 lets none wait"),
+        ({"hold_deadline_s": None}, "hold_deadline_s none: expected a number, got nothing", "throttle show"),
+        ({"hold_deadline_s": 1e9}, "hold_deadline_s 1e+09: expected a number of at most 86400", "throttle show"),
+        ({"min_class": "hihg"}, "min_class 'hihg' is no class", 'did you mean "high"?'),
+        ({"min_class": 3}, "min_class 3: expected a text, got a whole number", "throttle show"),
+        ({"paused": 1}, "paused is 1, expected true or false", "throttle show"),
+        ({"paused": None}, "paused is none, expected true or false", "throttle show"),
+        ({"request_burst": 4}, "request_burst 4 limits nothing without request_rate", "--request-rate N"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_is_refused_by_name_and_nothing_is_set(
+    desk: Desk, limits: dict[str, Any], fact: str, remedy: str
+) -> None:
+    error = refused(desk.set, **{"hold_queue": 7, **limits})
+    assert fact in error.fact and len(error.fact) < 200
+    assert remedy in error.remedy
+    assert error.exit_code == EXIT_INVALID
+    assert len(desk.gate.applied) == 1
+
+
+async def test_a_burst_goes_with_a_rate_that_somebody_has_set(desk: Desk) -> None:
+    desk.set(request_rate=5)
+    assert desk.set(request_burst=10) == "request_burst none → 10"
+    assert desk.set(request_burst=None, request_rate=None) == "request_burst 10 → none, request_rate 5 → none"
+
+
+async def test_an_unknown_name_to_clear_is_refused_with_the_nearest(desk: Desk) -> None:
+    desk.set(max_inflight=16)
+    assert 'did you mean "max_inflight"?' in refused(desk.clear, "max-inflihgt").remedy
+    assert 'did you mean "auto"?' in refused(desk.clear, "max_inflight", "aut").remedy
+    assert desk.gate.limits.max_inflight == 16
+
+
+async def test_two_operators_do_not_overrule_each_other_unseen(desk: Desk) -> None:
+    desk.set(who="maria", max_inflight=32)
+    error = refused(desk.expecting, {"max_inflight": 64}, max_inflight=16)
+    assert error.exit_code == EXIT_REFUSED
+    assert error.fact == "max_inflight is 32 (set by maria); this call expected 64"
+    assert desk.expecting({"max_inflight": 32, "request_rate": None}, max_inflight=16) == "max_inflight 32 → 16"
+
+
+# --- pause and drain --------------------------------------------------------------------------------------------
+
+
+async def test_a_pause_ends_by_itself_and_the_gate_knows_when(desk: Desk) -> None:
+    assert desk.pause(for_s=600, reason="node check") == "paused for 10 m: node check"
+    assert (desk.gate.limits.paused, desk.gate.limits.opens_in_s, desk.closed[-1]) == (True, 600, State.PAUSED)
+    assert desk.throttle.is_closed
+    desk.after(200)
+    desk.set(hold_queue=7)
+    assert desk.gate.limits.opens_in_s == 400  # counted from when it was put in force
+    desk.after(400)
+    assert (desk.gate.limits.paused, desk.gate.limits.opens_in_s, desk.closed[-1]) == (False, None, None)
+    assert desk.events == [("throttle.returned", "resumed: the 10 m of ops are over")]
+
+
+async def test_a_gate_that_several_have_closed_opens_with_the_last_of_them(desk: Desk) -> None:
+    desk.pause(for_s=600)
+    desk.set(who="maria", draining=True, for_s=900)
+    assert (desk.gate.limits.opens_in_s, desk.closed[-1]) == (900, State.DRAINING)
+    desk.pause(who="maria")
+    assert desk.gate.limits.opens_in_s is None
+    desk.after(900)
+    assert (desk.gate.limits.paused, desk.gate.limits.draining, desk.closed[-1]) == (True, False, State.PAUSED)
+    assert [text for _, text in desk.events] == ["draining no more: the 15 m of maria are over"]
+
+
+async def test_a_pause_over_a_pause_leaves_the_former_one(desk: Desk) -> None:
+    desk.pause()
+    assert desk.pause(for_s=60) == "still paused for 1 m"
+    desk.after(60)
+    assert desk.gate.limits.paused
+
+
+async def test_resume_ends_pause_and_drain_whoever_asked_for_them(desk: Desk) -> None:
+    desk.pause(who="maria", for_s=600)
+    desk.pause(who="maria")
+    desk.set(draining=True)
+    assert desk.resume("all clear") == "resumed, draining no more: all clear"
+    assert not desk.throttle.is_closed and desk.closed[-1] is None
+    assert desk.resume() == "neither paused nor draining"
+
+
+async def test_taking_a_pause_back_by_set_is_nobodys_setting(desk: Desk) -> None:
+    desk.pause()
+    assert desk.set(paused=False) == "resumed"
+    assert desk.throttle.sheet().limits["paused"].who is None
+
+
+# --- the controller's layer -------------------------------------------------------------------------------------
+
+
+async def test_the_controllers_cap_is_in_force_and_told_while_it_is_on(desk: Desk) -> None:
+    assert desk.auto("on", reason="night") == "auto off → on: night"
+    desk.throttle.propose(32, "KV 94 % for 3 s: cap 64 → 32")
+    assert desk.gate.limits.max_inflight == 32
+    assert desk.events == [("throttle.auto", "KV 94 % for 3 s: cap 64 → 32")]
+    limit = desk.throttle.sheet().limits["max_inflight"]
+    assert (limit.value, limit.profile, limit.who, limit.reason) == (32, 64, "auto", "KV 94 % for 3 s: cap 64 → 32")
+    auto = desk.throttle.sheet().auto
+    assert (auto.mode, auto.who, auto.cap, auto.acted_at, auto.overruled_by) == ("on", "ops", 32, WALL + 100, None)
+    desk.throttle.propose(None, "the load is gone: cap 32 → none")
+    assert desk.gate.limits.max_inflight == 64
+
+
+async def test_it_never_exceeds_the_profiles_cap(desk: Desk) -> None:
+    desk.auto("on")
+    desk.throttle.propose(100, "more")
+    assert (desk.gate.limits.max_inflight, desk.throttle.bound) == (64, 64)
+    assert desk.throttle.sheet().limits["max_inflight"].who is None
+
+
+async def test_while_it_observes_it_is_told_and_nothing_is_in_force(desk: Desk) -> None:
+    desk.auto("observe")
+    desk.throttle.propose(32, "would move the cap 64 → 32")
+    assert desk.gate.limits.max_inflight == 64
+    assert desk.events == [("throttle.auto", "would move the cap 64 → 32")]
+    assert desk.throttle.sheet().auto.cap == 32
+    desk.auto("on")  # what it only thought of does not come into force by the way
+    assert desk.gate.limits.max_inflight == 64
+
+
+async def test_turned_off_its_cap_is_gone_at_once_and_what_it_says_later_is_not_told(desk: Desk) -> None:
+    desk.auto("on", for_s=600)
+    desk.throttle.propose(32, "KV 94 %")
+    desk.after(600)
+    assert desk.gate.limits.max_inflight == 64
+    assert desk.events[-1] == ("throttle.returned", "auto on → off: the 10 m of ops are over")
+    desk.throttle.propose(16, "late")
+    assert desk.gate.limits.max_inflight == 64 and desk.events[-1][1] != "late"
+
+
+async def test_an_operators_cap_always_wins_and_the_sheet_says_so(desk: Desk) -> None:
+    desk.auto("on")
+    desk.throttle.propose(8, "KV 94 %")
+    assert desk.set(max_inflight=100, for_s=60) == "max_inflight 8 (auto) → 100 for 1 m"
+    desk.throttle.propose(4, "KV 99 %")
+    assert desk.gate.limits.max_inflight == 100
+    assert desk.throttle.sheet().auto.overruled_by == "ops"
+    assert desk.throttle.auto_overruled_by == "ops"
+    desk.set(max_inflight=None, for_s=30)
+    assert desk.gate.limits.max_inflight is None
+    desk.after(60)
+    assert desk.gate.limits.max_inflight == 4
+    assert desk.throttle.sheet().auto.overruled_by is None
+
+
+async def test_who_turns_it_on_is_told_whose_cap_wins(desk: Desk) -> None:
+    desk.set(who="maria", max_inflight=16)
+    assert desk.auto("on") == "auto off → on (max_inflight 16 of maria wins over it)"
+
+
+async def test_the_sheet_has_its_gauges_and_the_gates_counts(desk: Desk) -> None:
+    gauge = AutoGauge(name="kv", value=0.5, enter=0.9, leave=0.8)
+    desk.throttle.gauges = lambda: [gauge]
+    desk.gate.told = GateCounts(inflight=3, held=2, admitted_total=9, refused_total=1, refused_by_reason={"class": 1})
+    sheet = desk.throttle.sheet()
+    assert (sheet.auto.gauges, sheet.counts.inflight) == ([gauge], 3)
+    short = desk.throttle.snapshot()
+    assert (short.inflight, short.admitted_total, short.refused_by_reason) == (3, 9, {"class": 1})
+
+
+async def test_the_snapshot_names_what_is_not_the_profiles(desk: Desk) -> None:
+    assert desk.throttle.snapshot().limited_by == []
+    desk.auto("on")
+    desk.throttle.propose(8, "KV 94 %")
+    desk.set(hold_queue=3)
+    desk.pause()
+    short = desk.throttle.snapshot()
+    assert short.limited_by == ["max_inflight", "hold_queue", "paused"]
+    assert (short.auto, short.auto_text, short.max_inflight, short.paused) == ("on", "KV 94 %", 8, True)
+
+
+# --- another profile, another engine ----------------------------------------------------------------------------
+
+
+async def test_another_profile_lies_under_what_was_set_by_hand_which_is_told(desk: Desk) -> None:
+    desk.set(max_inflight=16, for_s=600)
+    desk.set(who="maria", min_class="high")
+    desk.throttle.attach(profile("b", max_inflight=32, hold_queue=8, auto={"mode": "observe"}))
+    assert (desk.gate.limits.max_inflight, desk.gate.limits.hold_queue) == (16, 8)
+    assert desk.gate.tables[-1].max_inflight == 32
+    until = time.strftime("%H:%M:%S", time.localtime(WALL + 700))
+    assert desk.events == [
+        ("throttle.profile", "hold_queue 256 → 8, auto off → observe: as b says"),
+        (
+            "throttle.kept",
+            f"still set by hand under b too: max_inflight 16, where the profile says 32 (ops, until {until}); "
+            "min_class high, where the profile says none (maria, until it is cleared)",
+        ),
+    ]
+    desk.after(600)
+    assert desk.events[-1] == ("throttle.returned", "max_inflight 16 → 32: the 10 m of ops are over")
+
+
+async def test_a_class_that_the_new_profile_does_not_know_is_no_limit_there(desk: Desk) -> None:
+    desk.set(min_class="normal")
+    desk.set(min_class="high", for_s=60)
+    desk.throttle.attach(profile("b", max_inflight=64, classes=["bulk", "high"]))
+    assert desk.gate.limits.min_class is None
+    assert desk.events == [("throttle.ended", "min_class high of ops has ended: b has the classes bulk, high")]
+    assert not desk.throttle.standing()
+
+
+async def test_it_survives_the_engine_and_ends_while_none_runs(desk: Desk) -> None:
+    desk.set(max_inflight=16, for_s=600)
+    desk.pause(reason="looking")
+    desk.throttle.attach(profile(max_inflight=64))  # the same one, in a new engine
+    assert (desk.gate.limits.max_inflight, desk.gate.limits.paused) == (16, True)
+    assert desk.events[0][1].startswith("still set by hand in the new engine too: max_inflight 16")
+    assert "paused (ops, until it is cleared)" in desk.events[0][1]
+    desk.after(600)  # and no attach meanwhile: no engine need run
+    assert desk.gate.limits.max_inflight == 64
+
+
+async def test_another_engine_with_nothing_set_by_hand_is_no_event(desk: Desk) -> None:
+    desk.throttle.attach(profile(max_inflight=64))
+    assert desk.events == []
+
+
+async def test_a_host_that_ends_leaves_no_timer(desk: Desk) -> None:
+    desk.set(max_inflight=16, for_s=600)
+    desk.throttle.close()
+    assert desk.throttle._wake is None
