@@ -24,7 +24,7 @@ from engine_host.control.controlled import Identity
 from engine_host.control.server import ControlServer
 from engine_host.engine.lifecycle import Lifecycle
 from engine_host.engine.log_file import LogFile
-from engine_host.engine.port import EngineStartError
+from engine_host.engine.port import EngineStartError, StepStats
 from engine_host.engine.start_times import START_TIMES_FILE, StartTimes
 from engine_host.engine.vllm.adapter import VllmEngine
 from engine_host.engine.vllm.releases import installed_version
@@ -45,6 +45,8 @@ from engine_host.telemetry.latency import LatencyWindows
 from engine_host.telemetry.machine import MachineSampler
 from engine_host.telemetry.snapshot_taker import HostIdentity, SnapshotTaker
 from engine_host.telemetry.store import TelemetryStore
+from engine_host.throttle.auto_dials import AutoDials
+from engine_host.throttle.pilot import Pilot
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +87,7 @@ class EngineHost:
             profile,
             self._make_engine,
             self._entry,
-            self._store.record,
+            self._on_step,
             self._log,
             self.events.append,
             start_expected_s=lambda wanted: self._start_times.expected_s(wanted.digest),
@@ -119,11 +121,25 @@ class EngineHost:
         )
         self.inside = Inside(self._lifecycle, self._store)
         self.throttle = self._lifecycle.throttle
+        self._pilot = Pilot(
+            self.throttle,
+            self._entry.gate,
+            self._store,
+            lambda: self._lifecycle.engine,
+            AutoDials(self._lifecycle.dials, self.events.append),
+            self.events.append,
+        )
+        self.throttle.gauges = self._pilot.gauges
         self._signals = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Task[str] | None = None
         self._stalled: str | None = None
         self._stop_began: float | None = None
+
+    def _on_step(self, step: StepStats) -> None:
+        """At every scheduler step."""
+        self._store.record(step)
+        self._pilot.on_step(step)
 
     def _make_engine(self, profile: Profile) -> VllmEngine:
         witness = ConfigWitness(profile, self._known)
@@ -215,6 +231,8 @@ class EngineHost:
             stack.callback(self._machine.stop)
             ticker = asyncio.create_task(self._tick(), name="telemetry-tick")
             stack.callback(ticker.cancel)
+            pilot = asyncio.create_task(self._pilot.run(), name="throttle-pilot")
+            stack.callback(pilot.cancel)
             stack.push_async_callback(self._lifecycle.discard_engine)
             await self._live(http)
         print(self.last_line, file=sys.stderr, flush=True)

@@ -56,7 +56,7 @@ class Auto(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ttft_p95_leave_s: Annotated[float, _seconds("The same, below which it may rise.")] | None = None
     dwell_s: Annotated[
         float, _seconds("How long a figure stays above its enter threshold before the cap comes down.")
-    ] = 2.0
+    ] = 1.5
     leave_dwell_s: Annotated[float, _seconds("How long all stay below their leave threshold before the cap rises.")] = (
         5.0
     )

@@ -111,6 +111,10 @@ class AutoController:
         self.settings = settings
         self._watches = Watches(settings)
 
+    def watch(self, now: Gauges) -> None:
+        """Take the figures in and do nothing."""
+        self._watches.see(now)
+
     def withdraw(self) -> None:
         """Somebody else sets the cap, or nobody shall: begin afresh."""
         self._begin_afresh()
@@ -176,7 +180,7 @@ class AutoController:
             return None
         let_in = min(limit for limit in (now.inflight, self.cap, now.bound) if limit is not None)
         waiting = self._watches.waiting
-        if now.running is not None and all(watch is waiting for watch, _ in over):
+        if now.running is not None and all(watch is waiting or watch.is_calm for watch in self._watches.all):
             # What runs is served well; only the queue behind it is too long.
             choked, cap = now.running + int(waiting.enter or 0), now.running + int(waiting.leave or 0)
         else:

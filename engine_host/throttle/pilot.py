@@ -34,8 +34,10 @@ LOOK_EVERY_S = 0.25
 class GateFigures(Protocol):
     """Of `gateway.gate.Gate`."""
 
-    inflight: int
-    held: int
+    @property
+    def inflight(self) -> int: ...
+    @property
+    def held(self) -> int: ...
 
 
 class Policy(Protocol):
@@ -183,8 +185,10 @@ class Pilot:
         )
 
     def _withdraw(self, why: str) -> None:
+        """No cap of its own, and no dwell time that began before; the figures are shown on."""
         had = self._controller.cap
         self._controller.withdraw()
+        self._controller.watch(self._gauges())
         if had is not None:
             self._tell(None, f"{why}: cap {had} → none")
 

@@ -47,6 +47,11 @@ class Watch:
     def is_over(self) -> bool:
         return self._over_since is not None
 
+    @property
+    def is_calm(self) -> bool:
+        """At or below `leave`, unknown, or not watched."""
+        return self.enter is None or self._calm_since is not None
+
     def over_for(self, at: float, since: float = -math.inf) -> float | None:
         """Seconds above `enter`, counted from `since` and the figure's own lag after it; None: it is not."""
         if self._over_since is None:

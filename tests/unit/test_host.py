@@ -19,8 +19,9 @@ from .scripted_engine import ScriptedEngine
 from .scripted_scheduler import ScriptedScheduler, front_request
 
 
-def host_on(address: str, directory: Path, **server: Any) -> EngineHost:
-    profile = build_profile({"schema": 1, "engine": {"model": "org/name"}, "server": server}, Path("demo.toml"))
+def host_on(address: str, directory: Path, auto: str = "off", **server: Any) -> EngineHost:
+    content = {"schema": 1, "engine": {"model": "org/name"}, "server": server, "throttle": {"auto": {"mode": auto}}}
+    profile = build_profile(content, Path("demo.toml"))
     return EngineHost(
         HostOptions(
             profile=profile,
@@ -170,3 +171,29 @@ def test_the_snapshot_says_at_once_what_the_throttle_has_put_in_force(tmp_path: 
     assert host.throttle.set(order, "ops") == "max_inflight none → 16: KV pressure"
     found = host.snapshot().throttle
     assert (found.max_inflight, found.limited_by) == (16, ["max_inflight"])
+
+
+@dataclass
+class FullGate:
+    inflight: int = 20
+    held: int = 0
+
+
+@pytest.mark.parametrize(("auto", "cap"), [("on", 16), ("observe", None), ("off", None)])
+def test_the_figures_of_every_step_reach_the_automatic_throttle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auto: str, cap: int | None
+) -> None:
+    host = host_on("127.0.0.1", tmp_path, auto)
+    host._lifecycle._service.engine = ScriptedEngine(unfinished=20)
+    now = 1_000.0
+    monkeypatch.setattr(host._pilot, "_clock", lambda: now)
+    monkeypatch.setattr(host._pilot, "_gate", FullGate())
+    host._pilot.look()
+    for _ in range(40):
+        now += 0.1
+        host._lifecycle._starter._sink(StepStats(0, running=20, waiting=0, kv_usage=0.97, generation_tokens=20))
+    assert host.snapshot().throttle.max_inflight == cap
+    told = [event.text for event in host.events.after(0, 10).events if event.kind == "throttle.auto"]
+    assert len(told) == (auto != "off")
+    host._pilot.look()
+    assert host.throttle.sheet().auto.gauges[0].value == 0.97, "also while it is off"

@@ -49,8 +49,11 @@ class Engine:
     preemptions: int = 0
     generated: int = 0
 
+    max_active: int = field(init=False)
+    """The dial."""
+
     def __post_init__(self) -> None:
-        self.free = self.blocks
+        self.free, self.max_active = self.blocks, self.max_seqs
 
     def _allocate(self, request: Request, tokens: int) -> bool:
         need = -(-(request.computed + tokens) // self.block_size) - request.blocks
@@ -84,7 +87,7 @@ class Engine:
                 work.append((request, tokens))
                 budget -= tokens
                 index += 1
-        while self.waiting and not preempted and budget > 0 and len(self.running) < self.max_seqs:
+        while self.waiting and not preempted and budget > 0 and len(self.running) < self.max_active:
             request = self.waiting[0]
             tokens = min(request.prompt + request.generated - request.computed, budget)
             if not self._allocate(request, tokens):
@@ -291,4 +294,6 @@ class World:
             run.actions.append((self.now, action))
             if not self.is_observing:
                 self.cap = action.cap
+                if "max_active_seqs" in self.controller.settings.dials:
+                    self.engine.max_active = self.engine.max_seqs if action.cap is None else action.cap
                 run.caps.append((self.now, action.cap))

@@ -86,6 +86,13 @@ def test_a_queue_behind_a_full_batch_does_not_starve_the_batch() -> None:
     assert flight.cap == 258
 
 
+def test_a_queue_behind_a_full_cache_is_the_caches_trouble() -> None:
+    """The cache dips below its threshold each time a request ends, so that only the queue is above its own for long."""
+    flight = Flight()
+    flight.fly(4.0, kv=0.87, inflight=40, running=16, waiting=24)
+    assert flight.cap == 8
+
+
 def test_waits_until_a_cut_has_taken_hold_before_the_next() -> None:
     flight = Flight()
     flight.fly(4.0, kv=0.95, inflight=64, running=64)

@@ -166,7 +166,9 @@ def test_an_operators_cap_takes_it_out_and_it_comes_back(cockpit: Cockpit) -> No
     assert [cap for cap, _ in cockpit.policy.proposed] == [32, None]
     assert cockpit.policy.proposed[-1][1] == "maria has set a cap: cap 32 → none"
     cockpit.policy.auto_overruled_by = None
-    cockpit.steps(3.0, kv_usage=0.95)
+    cockpit.steps(0.5, kv_usage=0.95)
+    assert cockpit.pilot.cap is None, "the dwell time begins when it may act"
+    cockpit.steps(2.0, kv_usage=0.95)
     assert cockpit.pilot.cap == 32
 
 
