@@ -129,6 +129,8 @@ class Clients:
                         outcome.tokens += 1
                     elif line == "data: [DONE]":
                         outcome.ended = time.monotonic()
+                if outcome.ended is None:
+                    outcome.ended, outcome.error = time.monotonic(), "the stream broke off"
         except httpx.HTTPError as error:
             outcome.error = f"{type(error).__name__}: {error}"[:300]
             outcome.ended = time.monotonic()

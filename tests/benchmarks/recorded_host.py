@@ -43,14 +43,15 @@ def read(path: Path) -> list[Step]:
 def main() -> int:
     from engine_host import cli, host
     from engine_host.gateway.entry import Entry
+    from engine_host.gateway.gate import Gate
     from engine_host.telemetry.store import TelemetryStore
 
     out: IO[str] = Path(sys.argv[1]).open("w", buffering=1 << 16)  # noqa: SIM115 (open as long as the host lives)
     entries: list[Entry] = []
 
     class SeenEntry(Entry):
-        def __init__(self) -> None:
-            super().__init__()
+        def __init__(self, gate: Gate | None = None) -> None:
+            super().__init__(gate)
             entries.append(self)
 
     class RecordedStore(TelemetryStore):

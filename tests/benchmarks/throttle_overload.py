@@ -5,6 +5,7 @@ wait for each other: once with `[throttle.auto]` off, once on, each on a fresh h
 by clients that do wait. Figures are the host's own counters and what the clients saw, the time at the gate included.
 
     python -m tests.benchmarks.throttle_overload [--seconds 300] [--plot FILE.png] [--json FILE] [--dials NAME ...]
+    python -m tests.benchmarks.throttle_overload --from FILE --plot FILE.png      what an earlier run wrote, again
 
 Targets, on against off: preemptions at most a tenth, TTFT p95 of the admitted at most half, tokens/s at least 0.95;
 every request answered or refused with 429; the cap gone 10 s after the load; at most 6 changes of direction a minute.
@@ -309,6 +310,15 @@ def plot(off: Run, on: Run, path: Path) -> None:
     figure.savefig(path, dpi=80)
 
 
+def saved(path: Path) -> dict[str, Run]:
+    runs: dict[str, Run] = {}
+    for auto, values in json.loads(path.read_text()).items():
+        values["looks"] = [Look(**one) for one in values["looks"]]
+        values["outcomes"] = [Outcome(**one) for one in values["outcomes"]]
+        runs[auto] = Run(**values)
+    return runs
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300.0)
@@ -317,12 +327,14 @@ def main() -> None:
     parser.add_argument("--kv-bytes", type=int, default=KV_BYTES)
     parser.add_argument("--dials", nargs="*", default=[], help="that the controller may turn down too")
     parser.add_argument("--only", choices=("off", "on"), help="one of the two runs, without a verdict")
+    parser.add_argument("--from", dest="saved", type=Path, help="no run: what `--json` wrote")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    runs: dict[str, Run] = {}
+    runs: dict[str, Run] = {} if arguments.saved is None else saved(arguments.saved)
     rate: float | None = arguments.sustained
-    for auto in ("off", "on") if arguments.only is None else (arguments.only,):
+    wanted = ("off", "on") if arguments.only is None else (arguments.only,)
+    for auto in wanted if arguments.saved is None else ():
         runs[auto] = measure(
             auto,
             arguments.seconds,
@@ -335,7 +347,7 @@ def main() -> None:
         if arguments.json:
             arguments.json.write_text(json.dumps({name: asdict(run) for name, run in runs.items()}))
     for run in runs.values():
-        print("\n".join(run.events))
+        print(summary(run), *run.events, sep="\n")
     if len(runs) == 2:
         print(table(runs["off"], runs["on"]))
         if arguments.plot:
