@@ -160,6 +160,7 @@ class Gate:
         self._shut = why
         for waiter in self._queue.all():
             self._turn_away(waiter, why)
+        self._wake_at(None)
 
     # --- what it tells ---------------------------------------------------------------------------------------------
 
@@ -271,19 +272,21 @@ class Gate:
             self._make_room(waiter, now)
         if not waiter.decided.done():
             self.tally.held()
-        is_there, turned = False, None
         try:
             is_there = await held.until_done(waiter.decided, self._held_bytes)
-            turned = waiter.decided.result() if is_there else None
-        finally:
-            if not is_there:
-                self._forget(waiter)
-                held.drop()
-            elif turned is not None:
-                held.drop()
+        except BaseException:  # its task was cancelled, or the server failed to read from it
+            self._forget(waiter)
+            held.drop()
+            raise
         if not is_there:
+            self._forget(waiter)
+            held.drop()
             return None
-        return turned if turned is not None else Passage(self, waiter.asked, held)
+        turned = waiter.decided.result()
+        if turned is None:
+            return Passage(self, waiter.asked, held)
+        held.drop()
+        return turned
 
     def left(self, asked: Asked) -> None:
         """A place is free; to be called once for each that was taken."""
@@ -299,21 +302,29 @@ class Gate:
 
     def _look_after(self, now: float) -> None:
         """Let in whose turn it is, turn away who has waited too long, and come back when that may have changed."""
-        ready_at = math.inf
+        ready_at = self._admit(now)
+        deadline_s = self.limits.hold_deadline_s
+        has_late = False
+        while (oldest := self._queue.oldest()) and oldest.since + deadline_s <= now:
+            self._refuse(oldest, "deadline", f"this request has waited for {deadline_s:g} s", now)
+            has_late = True
+        if has_late:  # who needed many places may have held up others
+            ready_at = self._admit(now)
+            oldest = self._queue.oldest()
+        self._wake_at(min(ready_at, oldest.since + deadline_s) if oldest else None)
+
+    def _admit(self, now: float) -> float:
+        """Everybody in who may go; returns when the next one may, infinity where no clock says so."""
         while waiter := self._queue.next(self._patience_s, now):
             wait_s = self._capacity.wait_s(waiter.asked, now)
             if wait_s > 0.0:
-                ready_at = now + wait_s
-                break
+                return now + wait_s
             self._dequeue(waiter)
             self._take(waiter.asked, now)
             if waiter.since < now:
                 self.tally.waited(now - waiter.since, now)
             waiter.decided.set_result(None)
-        deadline_s = self.limits.hold_deadline_s
-        while (oldest := self._queue.oldest()) and oldest.since + deadline_s <= now:
-            self._refuse(oldest, "deadline", f"this request has waited for {deadline_s:g} s", now)
-        self._wake_at(min(ready_at, oldest.since + deadline_s) if oldest else None)
+        return math.inf
 
     def _take(self, asked: Asked, now: float) -> None:
         self._capacity.take(asked, now)
@@ -349,7 +360,7 @@ class Gate:
         waiter.decided.set_result(why)
 
     def _forget(self, waiter: _Waiter) -> None:
-        """Its client has gone, or its task was cancelled."""
+        """Nobody waits for its answer any more."""
         if not waiter.decided.done():
             waiter.decided.cancel()
             self._dequeue(waiter)

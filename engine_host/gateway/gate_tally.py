@@ -36,6 +36,7 @@ class GateTally:
         self._refused: dict[str, int] = {}
         self._classes: dict[str, _OfClass] = {}
         self._waits = waits
+        self._second = 0
         self._pace: deque[float] = deque(maxlen=_PACE_OF)
 
     def admitted(self, class_name: str, now: float) -> None:
@@ -49,7 +50,7 @@ class GateTally:
     def waited(self, wait_s: float, now: float) -> None:
         """One that waited was admitted."""
         if self._waits is not None:
-            self._waits.advance(int(now))
+            self._keep_up(self._waits, now)
             self._waits.record((wait_s,))
 
     def gone(self) -> None:
@@ -84,7 +85,7 @@ class GateTally:
     ) -> GateCounts:
         """`held_by_class`: of the classes there are now, lowest first."""
         if self._waits is not None:
-            self._waits.advance(int(now))
+            self._keep_up(self._waits, now)
         return GateCounts(
             inflight=inflight,
             held=sum(held for _, held in held_by_class),
@@ -107,6 +108,13 @@ class GateTally:
                 for name, held in held_by_class
             ],
         )
+
+    def _keep_up(self, waits: Windows, now: float) -> None:
+        """Once a second: it sorts what was recorded, which costs more than to record it."""
+        second = int(now)
+        if second != self._second:
+            waits.advance(second)
+            self._second = second
 
     def _class(self, name: str) -> _OfClass:
         own = self._classes.get(name)

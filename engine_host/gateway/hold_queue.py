@@ -64,8 +64,12 @@ class HoldQueue(Generic[W]):
         """Whether it was waiting."""
         if waiter not in self._by_age:
             return False
+        waiting = self._classes[waiter.rank].waiting
         del self._by_age[waiter]
-        del self._classes[waiter.rank].waiting[waiter]
+        del waiting[waiter]
+        for empty in (waiting, self._by_age):
+            if not empty:
+                empty.clear()  # a table that was once large stays so otherwise
         return True
 
     def admitted(self, rank: int, now: float) -> None:

@@ -33,7 +33,8 @@ _CLOSE_S = 5.0
 def bind(host: str, port: int) -> socket.socket:
     """Bind and listen. Raises `OperatorError` naming the process that holds the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # By its protocol asyncio knows connections that must not wait for acknowledgements between tokens (TCP_NODELAY).
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

@@ -54,6 +54,11 @@ async def test_from_its_start_the_server_says_why_nothing_is_served_and_after_it
     bind("127.0.0.1", int(url.rsplit(":", 1)[1])).close()
 
 
+async def test_tokens_do_not_wait_for_the_acknowledgement_of_those_before() -> None:
+    async with serving(Entry()) as (server, _):
+        assert server._listener.proto == socket.IPPROTO_TCP  # asyncio sets TCP_NODELAY on connections of such alone
+
+
 async def test_a_response_under_way_is_finished_when_the_server_closes() -> None:
     is_asked, may_go_on = asyncio.Event(), asyncio.Event()
 

@@ -164,6 +164,18 @@ async def test_malformed_json_goes_to_vllm_which_says_so_itself(limits: Limits) 
     assert served.gate.counts().admitted_total == 0
 
 
+async def test_tokens_pass_through_nothing_of_ours() -> None:
+    served = Served(Limits(max_inflight=1))
+    given: list[Send] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        given.append(send)
+
+    served.entry.attach(app)
+    client = await (await served.ask()).answered()
+    assert given == [client._send]
+
+
 async def test_a_body_in_parts_arrives_whole() -> None:
     served = Served()
     client = Client(served.entry, b"")

@@ -138,6 +138,17 @@ async def test_who_leaves_the_head_of_the_queue_lets_the_next_one_go() -> None:
     assert served.model.names == ["a", "narrow"]
 
 
+async def test_when_the_head_of_the_queue_has_waited_too_long_the_next_one_goes() -> None:
+    served = Served(Limits(max_inflight=4, hold_deadline_s=10))
+    await served.ask("a", n=3)
+    wide = await served.ask("wide", n=2)
+    served.clock.now += 5
+    await served.ask("narrow")
+    await served.pass_time(5)
+    assert (await wide.answered()).told["reason"] == "deadline"
+    assert served.model.names == ["a", "narrow"]
+
+
 async def test_a_client_that_hangs_up_just_as_it_is_admitted_gives_its_place_back() -> None:
     served = Served(Limits(max_inflight=1))
     await served.ask("a")
