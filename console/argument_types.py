@@ -7,9 +7,16 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+T = TypeVar("T")
+
+NONE = "none"
+"""In place of a limit's value: no such limit."""
 
 START = "start"
 """In place of a dial's value: back to what the engine was started with."""
@@ -42,6 +49,21 @@ class Whole:
             upper = f"to {self._high:,}" if self._high is not None else "upwards"
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {self._low} {upper}")
         return int(text)
+
+
+class OrNone(Generic[T]):
+    """An argparse type: what `kind` reads, or `none`."""
+
+    def __init__(self, kind: Callable[[str], T]) -> None:
+        self._kind = kind
+
+    def __call__(self, text: str) -> T | None:
+        if text.strip().lower() == NONE:
+            return None
+        try:
+            return self._kind(text)
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentTypeError(f"{error}, or {NONE}") from None
 
 
 class Span:
@@ -89,6 +111,34 @@ def seen_value(text: str) -> tuple[str, int]:
     if value is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE with a whole number")
     return name, value
+
+
+_LIMIT_NAMES = {"hold_deadline": "hold_deadline_s", "pause": "paused", "drain": "draining"}
+"""As options call them, and as the host does."""
+
+
+def limit_name(text: str) -> str:
+    """An argparse type: a limit as the host names it, for one written as its option is."""
+    name = _dial_name(text.strip().removeprefix("--"))
+    return _LIMIT_NAMES.get(name, name)
+
+
+def seen_limit(text: str) -> tuple[str, bool | int | float | str | None]:
+    """An argparse type: `NAME=VALUE` of a limit that somebody saw; the host knows which values it takes."""
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not name or not equals or not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    words: dict[str, bool | None] = {NONE: None, "yes": True, "no": False, "true": True, "false": False}
+    if value.lower() in words:
+        return limit_name(name), words[value.lower()]
+    if (seconds := span_s(value)) is not None:
+        return limit_name(name), seconds
+    for kind in (int, float):
+        try:
+            return limit_name(name), kind(value)
+        except ValueError:
+            continue
+    return limit_name(name), value
 
 
 def _dial_name(name: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from console.argument_types import Number, Whole
 from console.commands.inside_parser import add_dial, add_requests
 from console.commands.profiles_parser import add_profiles
+from console.commands.throttle_parser import add_throttle
 from console.display import write_what_can_be_shown
 from engine_host import __version__
 from engine_host.protocol.errors import EXIT_DONE, OperatorError
@@ -40,6 +41,8 @@ examples:
   vllm-console switch throughput --dry-run   what changing the profile would do
   vllm-console dial speculative_tokens=2     draft two tokens a step from the next one on
   vllm-console requests list --sort waited   the requests, those that wait longest first
+  vllm-console throttle set --max-inflight 16 --for 10m
+                                             let fewer requests in, for ten minutes
   vllm-console stop --drain 60               let requests finish for a minute, then stop
 
 exit codes: 0 done; 1 failed or rolled back; 2 usage or invalid input; 3 cannot connect; 4 refused;
@@ -102,6 +105,10 @@ def _run(arguments: argparse.Namespace) -> int:
             from console.commands.requests import requests
 
             return requests(arguments)
+        case "throttle" | "pause" | "resume":
+            from console.commands.throttle import throttle
+
+            return throttle(arguments)
         case _:
             from console.commands.change import change
 
@@ -216,6 +223,7 @@ def parser() -> argparse.ArgumentParser:
     _switch_parser(commands)
     add_dial(commands, _command)
     add_requests(commands, _command)
+    add_throttle(commands, _command)
     return top
 
 

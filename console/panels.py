@@ -269,6 +269,7 @@ def throttle(snapshot: Snapshot) -> Line:
         "   refused ",
         (f"{fmt.count(gate.refused_total):>5}", Tone.WARN if gate.refused_total else Tone.PLAIN),
         " since start" if gate.auto == "off" else f" since start   auto {fmt.clean(gate.auto)}",
+        (f"   set: {', '.join(map(fmt.clean, gate.limited_by))}", Tone.WARN) if gate.limited_by else "",
     )
 
 

@@ -84,7 +84,7 @@ def situation(snapshot: Snapshot, width: int, rows: int) -> list[Line]:
         case HostState.DRAINING:
             return [_draining(snapshot)]
         case HostState.PAUSED:
-            return [line(("  ▲ Paused: requests are held at the gate until it is resumed.", Tone.WARN))]
+            return [_paused(snapshot)]
         case _:
             return []
 
@@ -120,6 +120,15 @@ def _draining(snapshot: Snapshot) -> Line:
     since = max(0.0, snapshot.at - snapshot.state_since)
     return line(
         ("  ▽ Draining ", Tone.WARN), f"for {fmt.duration(since)}: {fmt.clean(left)}; new requests are refused."
+    )
+
+
+def _paused(snapshot: Snapshot) -> Line:
+    since = max(0.0, snapshot.at - snapshot.state_since)
+    held = fmt.many(snapshot.queue.held, "request")
+    return line(
+        ("  ◦ Paused ", Tone.WARN),
+        f"for {fmt.duration(since)}: {held} held at the gate; `vllm-console resume` lets them in.",
     )
 
 

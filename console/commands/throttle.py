@@ -1,0 +1,120 @@
+"""`throttle`, `pause` and `resume`: the limits at the gate, shown and changed.
+
+Not confirmed: no request in flight is touched, and `--for`, `throttle clear` and `resume` are the way back. A change is
+answered once the gate goes by it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+import uuid
+from typing import Any
+
+import msgspec
+
+from console import format as fmt
+from console.client import connected, decoded
+from console.commands.agreement import refuse_without_role
+from console.commands.change import sent_once
+from console.commands.output import width, write_json, write_lines
+from console.connect import Target, resolve
+from engine_host.protocol.errors import EXIT_DONE, OperatorError
+from engine_host.protocol.methods import (
+    Change,
+    PauseParams,
+    ResumeParams,
+    ThrottleApplied,
+    ThrottleAuto,
+    ThrottleClear,
+    ThrottleSet,
+)
+from engine_host.protocol.snapshot import State
+from engine_host.protocol.throttling import AutoMode, LimitName, LimitValue, ThrottleSheet
+
+HOW_TO_ASK = "See what is in force: vllm-console throttle show"
+
+
+def throttle(arguments: argparse.Namespace) -> int:
+    """`throttle ACTION`, `pause` or `resume`."""
+    action = arguments.action if arguments.command == "throttle" else arguments.command
+    if action == "show":
+        return _show(resolve(arguments.target), as_json=arguments.json)
+    method = action if arguments.command != "throttle" else f"throttle.{action}"
+    order = _order(action, arguments)
+    raw = asyncio.run(_change(resolve(arguments.target), method, order, arguments.timeout))
+    applied = decoded(raw, ThrottleApplied, method)
+    if arguments.json:
+        write_json(bytes(raw))
+    else:
+        print(f"{fmt.clean(applied.text)} ({_after(applied)})")
+    return EXIT_DONE
+
+
+def _show(target: Target, *, as_json: bool) -> int:
+    raw = asyncio.run(_get(target))
+    sheet = decoded(raw, ThrottleSheet, "throttle.get")
+    if as_json:
+        write_json(bytes(raw))
+    else:
+        from console.commands.throttle_text import throttle_lines
+
+        write_lines(throttle_lines(sheet, max(80, width()), time.time()))
+    return EXIT_DONE
+
+
+def _order(action: str, arguments: argparse.Namespace) -> Change:
+    common: dict[str, Any] = {"reason": arguments.reason, "idempotency_key": uuid.uuid4().hex}
+    match action:
+        case "set":
+            limits = _limits(arguments)
+            expected = _each_once(arguments.expect) or None
+            return ThrottleSet(limits=limits, for_s=arguments.for_s, expected=expected, **common)
+        case "clear":
+            return ThrottleClear(names=arguments.names, **common)
+        case "auto":
+            return ThrottleAuto(mode=AutoMode(arguments.mode), for_s=arguments.for_s, **common)
+        case "pause":
+            return PauseParams(for_s=arguments.for_s, **common)
+        case _:
+            return ResumeParams(**common)
+
+
+def _limits(arguments: argparse.Namespace) -> dict[str, LimitValue]:
+    """Those that were given: none is not the same as not given."""
+    given = vars(arguments)
+    limits: dict[str, LimitValue] = {str(name): given[name] for name in LimitName if name in given}
+    if not limits:
+        raise OperatorError("throttle set wants a limit to set.", "See: vllm-console throttle set --help")
+    return limits
+
+
+def _each_once(pairs: list[tuple[str, LimitValue]]) -> dict[str, LimitValue]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise OperatorError("--expect names a limit more than once.", "Give each limit one value.")
+    return values
+
+
+def _after(applied: ThrottleApplied) -> str:
+    """How long it took, and where the host stands if that is not simply serving."""
+    took = f"applied in {fmt.latency(applied.took_s)}"
+    if applied.state is State.SERVING:
+        return took
+    limits = applied.throttle.limits
+    closed = [one for name in (LimitName.PAUSED, LimitName.DRAINING) if (one := limits.get(name)) and one.value]
+    ends = [one.until for one in closed if one.until is not None]
+    until = f" until {fmt.clock(max(ends))}" if ends and len(ends) == len(closed) else " until `vllm-console resume`"
+    return f"{took}; the host is {applied.state.value}{until if closed else ''}"
+
+
+async def _get(target: Target) -> msgspec.Raw:
+    async with connected(target.path) as client:
+        return await client.call("throttle.get")
+
+
+async def _change(target: Target, method: str, order: Change, timeout_s: float) -> msgspec.Raw:
+    async with connected(target.path) as client:
+        refuse_without_role(client.hello, method)
+        return await sent_once(client, method, order, timeout_s, HOW_TO_ASK)
