@@ -31,6 +31,7 @@ from engine_host.engine.vllm.releases import installed_version
 from engine_host.gateway.entry import Entry
 from engine_host.gateway.gate import Gate
 from engine_host.gateway.http_server import HttpServer, address, bind
+from engine_host.gateway.overlong import Preparation
 from engine_host.inside import Inside
 from engine_host.preflight.config_witness import ConfigWitness
 from engine_host.preflight.known_answers import ANSWERS_FILE, KnownAnswers
@@ -121,6 +122,8 @@ class EngineHost:
         )
         self.inside = Inside(self._lifecycle, self._store)
         self.throttle = self._lifecycle.throttle
+        prompts = Preparation(lambda: self._lifecycle.facts, lambda: self._lifecycle.profile.throttle)
+        self._entry.gate.prepare = prompts.prepare
         self._pilot = Pilot(
             self.throttle,
             self._entry.gate,

@@ -6,7 +6,7 @@ token the gate does nothing: vLLM's app is given the server's own `send`.
 
 | who comes | is |
 |---|---|
-| costs nothing (no JSON object, which vLLM refuses itself) | let through |
+| costs nothing (no API key, or no JSON object: vLLM refuses it itself) | let through |
 | while nothing serves, or the gate drains | told so, 503 |
 | of a class below `min_class` | refused: `class` |
 | whose turn it is, when cap and rates allow it | admitted |
@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable
 
 from engine_host.engine.port import AsgiApp, Receive, Scope
+from engine_host.gateway.api_keys import ApiKeys
 from engine_host.gateway.asked import Asked, Prepare, choices_of, priority_of, read_fields
 from engine_host.gateway.capacity import Capacity
 from engine_host.gateway.gate_tally import GateTally, Windows
@@ -107,6 +108,7 @@ class Gate:
         self._app: AsgiApp | None = None
         self._shut: Unavailable | None = None
         self._capacity = Capacity()
+        self._keys = ApiKeys()
         self._classes = PriorityClasses(Throttle())
         self._min_rank = 0
         self._queue: HoldQueue[_Waiter] = HoldQueue(len(self._classes.names))
@@ -148,6 +150,10 @@ class Gate:
         for waiter in waiting:
             waiter.asked = self._as_classed_now(waiter.asked)
             self._queue.add(waiter)
+
+    def set_api_keys(self, keys: ApiKeys) -> None:
+        """Those that vLLM's app takes."""
+        self._keys = keys
 
     def open(self, app: AsgiApp) -> None:
         """`app` serves; it is the one that a request is prepared with."""
@@ -191,6 +197,8 @@ class Gate:
         `path` is the listed one that `scope` asks for (`inference_paths`).
         """
         held = HeldRequest(receive)
+        if self._keys.are_missed_by(scope):
+            return Passage(None, None, held)
         asked = await self._read(path, scope, held)
         if asked is None:
             return None

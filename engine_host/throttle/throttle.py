@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from engine_host.engine.host_state import EventSink
+from engine_host.gateway.api_keys import ApiKeys
 from engine_host.profiles import Profile
 from engine_host.profiles.throttle_table import Auto
 from engine_host.profiles.throttle_table import Throttle as Table
@@ -52,6 +53,8 @@ class LimitSink(Protocol):
         """In force when this returns."""
 
     def set_classes(self, table: Table) -> None: ...
+
+    def set_api_keys(self, keys: ApiKeys) -> None: ...
 
     def counts(self) -> GateCounts: ...
 
@@ -212,6 +215,7 @@ class Throttle:
         self._profile = profile
         self._layers = limit_moves.moved(before, profile.throttle)
         self._gate.set_classes(profile.throttle)
+        self._gate.set_api_keys(ApiKeys.of(profile.server))
         self._put_in_force()
         if former is None:
             return

@@ -14,6 +14,7 @@ from engine_host.engine.port import EngineStartError, StepStats
 from engine_host.host import EngineHost, HostOptions, start_failure
 from engine_host.profiles import build_profile
 from engine_host.protocol.methods import ThrottleSet
+from tests.unit.gateway.clients import Client
 
 from .scripted_engine import ScriptedEngine
 from .scripted_scheduler import ScriptedScheduler, front_request
@@ -118,6 +119,18 @@ async def test_the_oldest_wait_counts_who_waits_at_the_gate(tmp_path: Path) -> N
     assert queue.held == 1 and queue.oldest_wait_s is not None
     waits.cancel()
     await asyncio.wait({waits})
+
+
+async def test_a_prompt_that_is_too_long_for_the_engine_is_refused_at_the_gate(tmp_path: Path) -> None:
+    host = host_on("127.0.0.1", tmp_path)
+    host._lifecycle._service.engine = ScriptedEngine()
+
+    async def unused(*_: Any) -> Any:
+        raise AssertionError("it is refused")
+
+    host._entry.attach(unused)
+    told = (await Client(host._entry, {"prompt": list(range(2_500))}).start().answered()).told
+    assert told["reason"] == "too_long" and "2500 tokens" in told["error"]["message"]
 
 
 def hung(host: EngineHost, monkeypatch: pytest.MonkeyPatch, **engine: Any) -> ScriptedEngine:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from engine_host.gateway.api_keys import ApiKeys
 from engine_host.profiles import Profile, build_profile
 from engine_host.profiles.throttle_table import Throttle as Table
 from engine_host.protocol.methods import PauseParams, ResumeParams, ThrottleAuto, ThrottleClear, ThrottleSet
@@ -28,6 +29,7 @@ class WrittenGate:
     def __init__(self) -> None:
         self.applied: list[Limits] = []
         self.tables: list[Table] = []
+        self.keys = ApiKeys()
         self.told = GateCounts()
         self.failure: Exception | None = None
 
@@ -38,6 +40,9 @@ class WrittenGate:
 
     def set_classes(self, table: Table) -> None:
         self.tables.append(table)
+
+    def set_api_keys(self, keys: ApiKeys) -> None:
+        self.keys = keys
 
     def counts(self) -> GateCounts:
         return self.told

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine_host.profiles import build_profile
 from engine_host.protocol.errors import EXIT_INVALID, EXIT_REFUSED, OperatorError
 from engine_host.protocol.snapshot import State
 from engine_host.protocol.throttling import AutoGauge, GateCounts, LimitName
@@ -42,6 +44,15 @@ def test_the_gate_has_the_profiles_limits_and_classes_from_the_start() -> None:
     assert desk.gate.limits == Limits(max_inflight=8, request_rate=2.5, hold_queue=3, min_class="b")
     assert desk.gate.tables[-1].classes == ["a", "b"]
     assert desk.events == []
+
+
+def test_the_gate_knows_whom_vllm_will_refuse_for_want_of_an_api_key() -> None:
+    table = {"schema": 1, "engine": {"model": "m"}, "server": {"api_key": ["right"]}}
+    desk = Desk(build_profile(table, Path("a.toml")))
+    assert desk.gate.keys.are_missed_by({"path": "/v1/completions", "headers": []})
+    assert not desk.gate.keys.are_missed_by(
+        {"path": "/v1/completions", "headers": [(b"authorization", b"Bearer right")]}
+    )
 
 
 def test_the_sheet_says_where_a_limit_stands_that_nobody_has_set() -> None:
