@@ -15,7 +15,7 @@ import msgspec
 from engine_host.engine.port import AsgiApp, EngineFacts, Receive, Scope, Send
 from engine_host.gateway.asked import Asked
 from engine_host.gateway.prompt_tokens import PromptTokens, UncountableError, is_at_most
-from engine_host.gateway.prompts import Prompt, Request, prompts_of, words_of
+from engine_host.gateway.prompts import Prompt, Request, ids_in, prompts_of, words_of
 from engine_host.gateway.refusals import Refusal
 from engine_host.gateway.room import Room, max_tokens_of, room_of
 from engine_host.gateway.segments import segmented
@@ -191,17 +191,15 @@ def _decoded(body: bytes) -> dict[str, Any] | None:
 async def _estimated(asked: Asked, room: Room, request: Request, counter: PromptTokens) -> Asked | Refusal:
     """Of paths whose prompts vLLM puts together by rules of their own: all their text, for the limits on tokens. What
     is too long for the context vLLM refuses itself, but not what is too long for the cache alone."""
-    ids = request.get("token_ids")
-    if isinstance(ids, list):
-        tokens = len(ids)
-    else:
-        tokens = await counter.of_text("\n".join(filter(None, (words_of(request.get(name)) for name in _TEXT_FIELDS))))
+    texts = filter(None, (words_of(request.get(name)) for name in _TEXT_FIELDS))
+    tokens = sum(ids_in(request.get(name)) for name in _ID_FIELDS) + await counter.of_text("\n".join(texts))
     if room.is_cache_short and room.cache is not None and tokens > room.cache and asked.choices == 1:
         return _too_large(tokens, room.cache, None)
     return replace(asked, prompt_tokens=tokens)
 
 
 _TEXT_FIELDS = ("instructions", "system", "input", "prompt", "messages", "texts", "query", "documents")
+_ID_FIELDS = ("token_ids", "input", "prompt")
 
 
 def _shortened(case: _Case, asked: Asked, request: Request, counts: Sequence[int], headers: list[Header]) -> Asked:

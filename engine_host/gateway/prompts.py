@@ -301,3 +301,10 @@ def words_of(value: object) -> str:
             filter(None, (words_of(value.get(name)) for name in ("text", "content", "output", "arguments")))
         )
     return ""
+
+
+def ids_in(value: object) -> int:
+    """Token ids in a part of a request, however deep in lists."""
+    if not isinstance(value, list):
+        return 0
+    return sum(1 if type(one) is int else ids_in(one) for one in value)

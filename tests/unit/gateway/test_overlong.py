@@ -128,8 +128,9 @@ async def test_with_a_limit_on_prompt_tokens_every_prompt_is_counted() -> None:
     assert (await admitted(asked)).prompt_tokens == 3 + 5 + 4
     asked = replace(asked_for("/v1/responses", instructions="be kind", input=[user("one")]), wants_prompt_tokens=True)
     assert (await admitted(asked)).prompt_tokens == 4
-    asked = replace(asked_for("/inference/v1/generate", token_ids=[1, 2, 3]), wants_prompt_tokens=True)
-    assert (await admitted(asked)).prompt_tokens == 3
+    for path, request in (("/inference/v1/generate", {"token_ids": [1, 2]}), ("/v1/embeddings", {"input": [[1], [2]]})):
+        asked = replace(asked_for(path, add_special_tokens=False, **request), wants_prompt_tokens=True)
+        assert (await admitted(asked)).prompt_tokens == 2
 
 
 async def test_vllm_is_asked_as_the_client_would_ask_it_and_about_what_its_template_takes() -> None:
