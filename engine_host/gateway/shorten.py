@@ -58,10 +58,12 @@ async def longest_within(
     best = Cut("", empty_tokens)
     fits, fits_tokens = 0, empty_tokens
     over, over_tokens = len(text) + 1, empty_tokens + (len(text) + 1) / characters_per_token
+    is_all_asked = False
     for asked in range(MOST_QUESTIONS):
         share = (limit - fits_tokens) / max(1e-9, over_tokens - fits_tokens)
         length = fits + int((over - fits) * (share if asked % 4 < 3 else 0.5))
-        length = min(max(length, fits + 1), over - 1)
+        length = over - 1 if is_all_asked else min(max(length, fits + 1), over - 1)
+        is_all_asked = False
         if length <= fits:
             break
         kept = cut_at_word(text, length, keep)
@@ -70,8 +72,12 @@ async def longest_within(
             fits, fits_tokens = length, tokens
             if len(kept) >= len(best.text):
                 best = Cut(kept, tokens)
-            if length == len(text) or limit - tokens <= limit // CLOSE_ENOUGH + A_WORD:
+            if length == len(text):
                 break
+            if limit - tokens <= limit // CLOSE_ENOUGH + A_WORD:
+                if over <= len(text) or len(text) > 2 * length:
+                    break
+                is_all_asked = True  # what is left is little, and may fit as well
         else:
             over, over_tokens = length, tokens
     return best
