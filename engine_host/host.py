@@ -133,8 +133,6 @@ class EngineHost:
             self.events.append,
         )
         self.throttle.gauges = self._pilot.gauges
-        overlong = Preparation(lambda: self._lifecycle.facts, lambda: self.throttle.table)
-        self._entry.gate.prepare = overlong.prepare
         self._signals = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Task[str] | None = None

@@ -167,11 +167,6 @@ class Throttle:
         self._put_in_force()
         return text
 
-    @property
-    def table(self) -> Table:
-        """What the profile says."""
-        return self._layers.table
-
     # --- what the controller does ----------------------------------------------------------------------------------
 
     @property

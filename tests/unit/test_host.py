@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,7 @@ from engine_host.profiles import build_profile
 from engine_host.protocol.methods import ThrottleSet
 from tests.unit.gateway.clients import Client
 
-from .gateway.scripted_app import Client, ScriptedApp
-from .scripted_engine import FACTS, ScriptedEngine
+from .scripted_engine import ScriptedEngine
 from .scripted_scheduler import ScriptedScheduler, front_request
 
 
@@ -212,25 +210,3 @@ def test_the_figures_of_every_step_reach_the_automatic_throttle(
     assert len(told) == (auto != "off")
     host._pilot.look()
     assert host.throttle.sheet().auto.gauges[0].value == 0.97, "also while it is off"
-
-
-async def test_what_becomes_of_an_overlong_prompt_is_the_profiles_to_say(tmp_path: Path) -> None:
-    host, app = host_on("127.0.0.1", tmp_path), ScriptedApp(FACTS.max_model_len_tokens or 0)
-    host._lifecycle._service.engine = ScriptedEngine()
-    host._entry.attach(app)
-    body = json.dumps({"prompt": "word " * 2500, "max_tokens": 48}).encode()
-    statuses, headers = [], []
-    for overlong in ("reject", "truncate", "segment"):
-        table = {"schema": 1, "engine": {"model": "org/name"}, "throttle": {"overlong": overlong}}
-        host.throttle.attach(build_profile(table, Path("demo.toml")))
-        client = Client(body)
-        length = [(b"content-length", str(len(body)).encode())]
-        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": length}
-        await host._entry(scope, client.receive, client.send)
-        statuses.append(client.status)
-        headers += [name for name in client.headers if name.startswith("x-vllm-console")]
-    assert statuses == [400, 200, 200]
-    assert headers == ["x-vllm-console-truncated", "x-vllm-console-segmented"]
-    counts = host.throttle.sheet().counts
-    assert counts.refused_by_reason == {"too_long": 1}
-    assert (counts.truncated_total, counts.segmented_total) == (1, 1)

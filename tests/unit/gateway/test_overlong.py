@@ -13,6 +13,7 @@ import pytest
 from engine_host.engine.port import EngineFacts
 from engine_host.gateway import prompt_tokens
 from engine_host.gateway.asked import Asked
+from engine_host.gateway.entry import Entry
 from engine_host.gateway.overlong import Preparation
 from engine_host.gateway.refusals import Refusal
 from engine_host.profiles.throttle_table import Throttle
@@ -446,3 +447,24 @@ async def test_every_window_has_an_answer_that_fits_in_the_kv_cache() -> None:
     asked = completion(list(range(80)), max_tokens=None)
     asked = await admitted(asked, app, facts=facts, overlong="segment", segment_overlap_tokens=4)
     assert asked.segments == 1
+
+
+async def test_the_gate_counts_what_became_of_overlong_prompts() -> None:
+    table, entry, app = Throttle(), Entry(), ScriptedApp()
+    entry.gate.prepare = Preparation(lambda: FACTS, lambda: table).prepare
+    entry.attach(app)
+    statuses, told = [], []
+    for overlong in ("reject", "truncate", "segment"):
+        table = Throttle(overlong=overlong, segment_overlap_tokens=4)  # type: ignore[arg-type]
+        asked = completion()
+        client = Client(asked.body)
+        asked.scope["headers"] = [(b"content-length", str(len(asked.body)).encode())]
+        await entry(asked.scope, client.receive, client.send)
+        statuses.append(client.status)
+        told += [name for name in client.headers if name.startswith("x-vllm-console")]
+    assert statuses == [400, 200, 200]
+    assert told == ["x-vllm-console-truncated", "x-vllm-console-segmented"]
+    counts = entry.gate.counts()
+    assert counts.refused_by_reason == {"too_long": 1}
+    assert (counts.truncated_total, counts.segmented_total) == (1, 1)
+    assert (counts.inflight, counts.admitted_total) == (0, 2)
