@@ -7,6 +7,7 @@ words: control characters are taken out.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from console import format as fmt
@@ -74,9 +75,17 @@ def detail_lines(detail: ProfileDetail) -> list[Line]:
     head = [f"# {fmt.clean(detail.name)} ({fmt.clean(detail.digest)}), {fmt.clean(detail.path)}"]
     if len(detail.lineage) > 1:
         head.append(f"# extends: {lineage}")
-    filled = {name: table for name, table in detail.effective.items() if table}
+    filled = {name: _said(name, table) for name, table in detail.effective.items() if table}
     body = as_toml({"schema": SCHEMA, **filled}).splitlines()
     return [*(line((row, Tone.FAINT)) for row in head), *(line(fmt.clean(row)) for row in body)]
+
+
+def _said(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is not set: TOML has no null, and in the tables of the host's own a key left out is the same."""
+    if name in ("engine", "server"):
+        return dict(table)
+    said = {key: value for key, value in table.items() if value is not None}
+    return {key: _said(key, value) if isinstance(value, Mapping) else value for key, value in said.items()}
 
 
 def diff_lines(diff: ProfileDiff, width: int) -> list[Line]:

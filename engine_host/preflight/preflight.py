@@ -35,6 +35,7 @@ from .parallel import check_parallel, without_vllms_words
 from .ports import check_port
 from .questions import Questions
 from .setting import Setting
+from .throttle import check_throttle
 from .tokenizer_process import Answer, Request
 from .tokenizers import Party
 
@@ -147,11 +148,12 @@ class _Run:
         tokens = self._about_tokenizers(comparing.result() or Answer(), facts)
         options = await self._rule("options", check_options, self._setting(facts))
         dials = await self._rule("dials", check_dials, profile.dials, self._setting(facts))
+        gate = await self._rule("throttle", check_throttle, profile.throttle, self._setting(facts))
         about_files: list[Finding] = []
         if files is not None:
             self._unchecked += files.unchecked
             about_files = files.findings
-        found = [named, kinds, built, about_files, ranks, tokens, fit.findings, ports.result(), options, dials]
+        found = [named, kinds, built, about_files, ranks, tokens, fit.findings, ports.result(), options, dials, gate]
         return self._reported(list(chain.from_iterable(found)), fit, probed)
 
     def _reported(self, findings: list[Finding], fit: _Fit, probed: Probed) -> PreflightReport:

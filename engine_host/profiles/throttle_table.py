@@ -46,8 +46,8 @@ class Auto(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = "off"
     kv_enter: Annotated[float, _share("KV-cache usage above which the cap comes down; 1.0: never.")] | None = 0.90
     kv_leave: Annotated[float, _share("KV-cache usage below which the cap may rise.")] | None = 0.80
-    waiting_enter: Annotated[float, _at_least_0("Requests waiting in the engine above which it comes down.")] | None = 8
-    waiting_leave: Annotated[float, _at_least_0("Requests waiting below which it may rise.")] | None = 2
+    waiting_enter: Annotated[float, _at_least_0("Requests waiting in the engine above which it falls.")] | None = 8.0
+    waiting_leave: Annotated[float, _at_least_0("Requests waiting below which it may rise.")] | None = 2.0
     preemptions_enter: Annotated[float, _at_least_0("Preemptions a second above which it comes down.")] | None = 0.5
     preemptions_leave: Annotated[float, _at_least_0("Preemptions a second up to which it may rise.")] | None = 0.0
     ttft_p95_enter_s: (

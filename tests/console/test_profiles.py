@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from engine_host.profiles import build_profile
 from engine_host.protocol.envelope import ErrorCode, RpcError
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_REFUSED, EXIT_UNREACHABLE
 from engine_host.protocol.events import Severity
@@ -88,6 +89,13 @@ async def test_show_prints_a_profile_with_everything_inherited(directory):
     assert shown["engine"] == {"model": "org/name", "max_num_seqs": 9}
     assert "extends: heir -> base" in done.out
     assert "sk-very" not in done.out
+
+
+async def test_show_leaves_out_what_is_not_set_as_toml_has_no_null(directory):
+    shown = tomllib.loads((await profiles(directory, "show", "heir")).out)["throttle"]
+    assert (shown["hold_queue"], shown["auto"]["mode"]) == (256, "off")
+    assert "max_inflight" not in shown and "ttft_p95_enter_s" not in shown["auto"]
+    build_profile({"schema": 1, "engine": {"model": "m"}, "throttle": shown}, Path("p.toml"))
 
 
 async def test_show_as_json_is_the_wire_type(directory):

@@ -52,6 +52,13 @@ def test_a_default_written_out_means_the_same_and_another_value_does_not() -> No
     assert profile().digest != profile(auto={"kv_enter": 0.91}).digest
 
 
+def test_every_default_written_out_means_the_same() -> None:
+    table = {key: value for key, value in profile().effective()["throttle"].items() if value is not None}
+    table["auto"] = {key: value for key, value in table["auto"].items() if value is not None}
+    assert diff_profiles(profile(), profile("q", **table)).changes == []
+    assert profile().digest == profile(**table).digest
+
+
 def test_it_is_inherited_key_by_key_and_a_fault_is_told_with_the_file_that_has_it(tmp_path: Path) -> None:
     base, heir = tmp_path / "base.toml", tmp_path / "heir.toml"
     base.write_text(
