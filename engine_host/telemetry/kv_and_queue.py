@@ -72,10 +72,11 @@ class KvAndQueue:
             # The cores have equal shares of the blocks.
             active = round(sum(usages) / len(usages) * total) if usages and total is not None else None
             blocks = Blocks(total=total, active=active)
-        full_in_s = self._filling.full_in_s(self._clock()) if engine is self._engine else None
+        usage = max(usages, default=None)
+        full_in_s = self._filling.full_in_s(self._clock(), usage) if engine is self._engine else None
         longest = facts.max_model_len_tokens
         return Kv(
-            usage=max(usages, default=None),
+            usage=usage,
             usage_by_engine=usages,
             blocks=blocks,
             block_size=facts.block_size,
