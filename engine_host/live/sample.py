@@ -41,6 +41,7 @@ REQUEST = np.dtype(
         ("state", "u1"),
         ("priority", "i4"),
         ("arrived", "f8"),  # Unix time
+        ("began", "f8"),  # Unix time of the step that first took it in; 0 while there was none
         ("prompt_tokens", "u4"),
         ("generated_tokens", "u4"),
         ("computed_tokens", "u4"),  # with KV in blocks

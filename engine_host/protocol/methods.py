@@ -236,7 +236,8 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     age_s: float
     waited_s: float
-    """From its arrival to its first step; until now while that is not known, which it is with the first token."""
+    """From its arrival to its first step; until now while that is not known. The scheduler tells of it at once; without
+    its word it is known with the first token."""
     prompt_tokens: int | None = None
     generated_tokens: int | None = None
     max_tokens: int | None = None

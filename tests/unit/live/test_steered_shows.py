@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,25 @@ def test_a_request_is_shown_as_the_scheduler_has_it(start: Start) -> None:
     assert (record["state"], record["priority"], record["arrived"]) == (RequestState.RUNNING, 3, 123.5)
     assert (record["prompt_tokens"], record["generated_tokens"], record["computed_tokens"]) == (20, 4, 23)
     assert (record["blocks"], record["preemptions"]) == (2, 0)
+
+
+def test_a_request_has_begun_with_the_first_step_that_takes_it_in_and_not_again_after_a_preemption(
+    start: Start,
+) -> None:
+    live = start(k=0, max_num_seqs=1)
+    live.runner.add("first", 600, 50)
+    live.runner.add("second", 10, 50)
+    before = time.time()
+    live.runner.step()
+    after = time.time()
+    first, second = live.sample().requests
+    assert before <= first["began"] <= after, "its prompt takes two steps"
+    assert (first["generated_tokens"], second["began"]) == (0, 0.0)
+    began = first["began"]
+    live.scheduler.reset_prefix_cache(reset_running_requests=True)
+    live.runner.step()
+    [again] = [one for one in live.sample().requests if one["id"] == b"first"]
+    assert (again["preemptions"], again["began"]) == (1, began)
 
 
 def test_running_requests_come_first_and_waiting_ones_are_counted_by_reason(start: Start) -> None:

@@ -84,6 +84,17 @@ def test_a_long_id_is_known_by_its_beginning() -> None:
 def test_one_that_has_not_begun_has_waited_all_its_age() -> None:
     [row] = listed([front_request("a", age_s=4.0)]).requests
     assert row.waited_s == row.age_s
+    [row] = listed([front_request("a", age_s=4.0)], [live_sample(request_records({"id": "a"}))]).requests
+    assert row.waited_s == row.age_s
+
+
+def test_one_in_prefill_has_waited_until_the_step_that_took_it_in() -> None:
+    now = time.time()
+    records = request_records({"id": "long", "began": now - 8.0}, {"id": "waits", "state": RequestState.WAITING})
+    front = [front_request("long", age_s=9.0), front_request("waits", age_s=5.0), front_request("new", age_s=0.1)]
+    found = listed(front, [live_sample(records)], asked=RequestsList(order=RequestOrder.WAITED))
+    assert ids(found) == ["waits", "long", "new"]
+    assert found.requests[1].waited_s == pytest.approx(1.0, abs=0.5)
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,7 @@ class Capture:
         by_request = self._tally.by_request
         sums = [by_request.get(request_id, _NOTHING) for request_id in ids]
         records["cached_tokens"] = [found.cached_tokens for found in sums]
+        records["began"] = [found.began for found in sums]
         records["drafted"] = [found.drafted for found in sums]
         records["accepted"] = [found.accepted for found in sums]
 
