@@ -62,6 +62,17 @@ async def test_setting_dials_sends_all_that_was_said(inside):
     assert (params["for_s"], params["expected"], params["reason"]) == (5400.0, {"speculative_tokens": 5}, "trying")
 
 
+async def test_options_may_stand_between_the_dials(inside):
+    done = await run(
+        "dial", "speculative_tokens=2", "--for", "10m", "max_active_seqs=8", "--expect", "speculative_tokens=5",
+        "max_scheduled_tokens=start", "-t", str(inside.path),
+    )  # fmt: skip
+    assert done.code == EXIT_DONE
+    [params] = sent(inside, "dials.set")
+    assert params["values"] == {"speculative_tokens": 2, "max_active_seqs": 8, "max_scheduled_tokens": None}
+    assert (params["for_s"], params["expected"]) == (600.0, {"speculative_tokens": 5})
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
