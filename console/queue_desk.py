@@ -89,6 +89,11 @@ def listed(desk: Desk, found: RequestList) -> Desk:
     return desk if desk.chosen or not desk.rows else replace(desk, chosen=desk.rows[0].id)
 
 
+def forgotten(desk: Desk) -> Desk:
+    """Another host: none of these requests is its own. How they are sorted and filtered stays."""
+    return replace(Desk(), order=desk.order, state=desk.state, match=desk.match, is_typing=desk.is_typing)
+
+
 def chosen(desk: Desk) -> RequestRow | None:
     """The one under the cursor, with its last figures if it is gone."""
     return desk.gone or _row(desk)
@@ -126,6 +131,8 @@ def filtered_by_next_state(desk: Desk) -> Desk:
 
 
 def matching(desk: Desk, text: str) -> Desk:
+    if desk.gone is not None and text not in desk.gone.id:
+        desk = replace(desk, gone=None)
     return _on_a_row(_shown(replace(desk, match=text)))
 
 

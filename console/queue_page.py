@@ -123,7 +123,8 @@ def _where(desk: Desk, first: int, shown: int) -> Line:
     # Who filters wants to know of how many; otherwise the host's own total is what is there.
     of = len(desk.rows) if is_filtered(desk) or not desk.is_cut else total
     if shown >= of:
-        return line((fmt.many(of, "request"), Tone.FAINT))
+        # The one that has ended under the cursor is in sight, but there no more.
+        return line((fmt.many(of - (desk.gone is not None), "request"), Tone.FAINT))
     return line((f"{fmt.count(first + 1)} to {fmt.count(first + shown)} of {fmt.count(of)}", Tone.NOTICE))
 
 
