@@ -38,6 +38,10 @@ class Settings:
     def in_force(self, now: float) -> Setting:
         return next((one for one in reversed(self._passing) if _holds(one, now)), self._stays)
 
+    def over(self, now: float) -> Setting | None:
+        """The one that was in force until it ended, if it has ended and is not forgotten yet."""
+        return self._passing[-1] if self._passing and not _holds(self._passing[-1], now) else None
+
     def with_(self, setting: Setting) -> Settings:
         """These and a younger one: in force from now on, until it ends."""
         if setting.ends is None:
@@ -52,8 +56,8 @@ class Settings:
         return self._passing[-1].ends if self._passing else None
 
     def end(self, now: float) -> Setting | None:
-        """Forget what has ended; returns the one that was in force until then, if it has ended."""
-        was = self._passing[-1] if self._passing and not _holds(self._passing[-1], now) else None
+        """Forget what has ended; returns what `over` does."""
+        was = self.over(now)
         self._passing = [one for one in self._passing if _holds(one, now)]
         return was
 

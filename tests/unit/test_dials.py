@@ -207,6 +207,13 @@ async def test_settings_end_one_within_the_other(desk: Desk) -> None:
     assert [values[K] for values in desk.scheduler.applied] == [3, 2, 3, 5]
 
 
+async def test_a_value_that_would_have_ended_and_now_stays_is_told_so(desk: Desk) -> None:
+    await desk.set(value=2, for_s=600)
+    assert await desk.set(value=2, for_s=60) == "speculative_tokens stays 2 for 1 m"
+    assert await desk.set(value=2) == "speculative_tokens stays 2 for good"
+    assert await desk.set(value=2) == "speculative_tokens stays 2"
+
+
 async def test_a_setting_that_stays_ends_those_that_would_pass(desk: Desk) -> None:
     await desk.set(value=2, for_s=0.03)
     await desk.set(value=4)
@@ -293,6 +300,13 @@ async def test_what_ends_while_no_engine_runs_is_not_set_again(desk: Desk) -> No
     await desk.serve()
     assert desk.scheduler.applied == []
     assert desk.value() == 5
+    assert desk.events == [
+        ("dials.kept", "speculative_tokens is 5 in the new engine: the 0.02 s of maria are over"),
+    ]
+    await desk.set(value=3)
+    desk.dials.detach()
+    await desk.serve()
+    assert desk.events[1:] == [("dials.kept", "speculative_tokens is 3 in the new engine too, as maria set it")]
 
 
 async def test_another_profile_begins_at_its_own(desk: Desk) -> None:
