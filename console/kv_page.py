@@ -84,7 +84,7 @@ def _figures(snapshot: Snapshot, series: Series | None, width: int, height: int)
         _waste(cache),
         panels.prefix(snapshot),
         _capacity(snapshot),
-        _forecast(cache),
+        _forecast(snapshot),
     ]
 
 
@@ -118,7 +118,11 @@ def _capacity(snapshot: Snapshot) -> Line:
     )
 
 
-def _forecast(cache: Kv) -> Line:
+def _forecast(snapshot: Snapshot) -> Line:
+    cache, queue = snapshot.kv, snapshot.queue
+    if cache.usage is not None and cache.usage >= panels.KV_BAD:
+        waits = f": {fmt.count(queue.waiting)} wait, {fmt.rate(queue.preemptions_per_s)} preempted"
+        return line(label("Pressure"), (f"▲ full now{waits}", Tone.WARN), over(queue.window_s))
     window = over(cache.full_rate_window_s)
     if cache.full_in_s is not None:
         tone = Tone.WARN if cache.full_in_s < FULL_SOON_S else Tone.STRONG

@@ -124,6 +124,14 @@ def test_a_cache_that_fills_says_when_it_will_be_full():
     assert "▲ at this rate full in 40 s  (30 s)" in page(sample_live.filling())
 
 
+def test_a_cache_that_is_full_says_what_comes_of_it():
+    base = sample_live.live()
+    full = msgspec.structs.replace(base.kv, usage=0.97, full_in_s=None)
+    queue = msgspec.structs.replace(base.queue, waiting=15, preemptions_per_s=2.74, window_s=10.0)
+    text = page(sample_live.live(kv=full, queue=queue))
+    assert "Pressure   ▲ full now: 15 wait, 2.74 /s preempted  (10 s)" in text
+
+
 def test_without_the_scheduler_there_are_dashes_and_the_reason():
     text = " ".join(page(*SCENES["no scheduler"]).split())
     assert "– vLLM 0.40.1 is newer than what the scheduler inside is known to work with (0.26 to 0.33)" in text
