@@ -51,7 +51,7 @@ def offer(state: State) -> tuple[str, int, float | None, str] | None:
         return "apply", advice.k, None, fmt.clean(f"recommended: {advice.text}")
     if advice.try_k is not None and advice.try_k != dial.value and dial.low <= advice.try_k <= dial.high:
         for_s = float(min(604_800, max(1, advice.try_s or 60)))
-        return "try", advice.try_k, for_s, fmt.clean(f"to measure it: {advice.text}")
+        return "try", advice.try_k, for_s, f"to measure K {advice.try_k}"
     return None
 
 
