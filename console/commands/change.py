@@ -45,7 +45,9 @@ def change(
     if as_json:
         write_json(bytes(raw))
     else:
-        print(f"{fmt.clean(applied.text)} (took {fmt.latency(applied.took_s)}; the host is now {applied.state.value})")
+        # The host has ended by now, and was draining when it answered.
+        stands = "" if method == "host.stop" else f"; the host is now {applied.state.value}"
+        print(f"{fmt.clean(applied.text)} (took {fmt.latency(applied.took_s)}{stands})")
     return EXIT_DONE
 
 
