@@ -132,7 +132,7 @@ def abort_consequence(row: RequestRow | None) -> str:
     return (
         f"It is {fmt.clean(row.state)}, {fmt.span(row.age_s)} old: {fmt.many(row.generated_tokens, 'token')}{most} "
         f"generated{holds}.{trouble} Its client gets an error, also where part of the answer was sent; the request "
-        "cannot be brought back. No other request is affected."
+        "cannot be brought back. Other answers of the same call end with it; no other client is affected."
     )
 
 
