@@ -2,7 +2,7 @@
 
 vLLM's app is attached when an engine is ready and detached before it goes; the HTTP server, its port and its open
 connections outlive every engine. Per request this costs a set insertion; per token nothing, since vLLM's app is given
-the server's own `receive` and `send`, in all APIs but one (`responses_stream`).
+the server's own `receive` and `send`, in all APIs but two (`failing_streams`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import itertools
 import time
 
 from engine_host.engine.port import AsgiApp, Receive, Scope, Send
+from engine_host.gateway.failing_streams import WATCHED
 from engine_host.gateway.held_request import HeldRequest
-from engine_host.gateway.responses_stream import PATH, ResponsesStream
 from engine_host.gateway.unavailable import Unavailable, unavailable_body, unavailable_headers
 
 HELD_TOO_LONG = Unavailable("switching", "The server is changing its profile and this request waited too long.", 10.0)
@@ -116,7 +116,8 @@ class Entry:
         self._inflight_by_app[key] = self._inflight_by_app.get(key, 0) + 1
         self._idle.clear()
         self.admitted_total += 1
-        stream = ResponsesStream(send) if scope.get("path") == PATH else None
+        watched = WATCHED.get(scope.get("path", ""))
+        stream = watched(send) if watched is not None else None
         try:
             await app(scope, receive, send if stream is None else stream.send)
         except Exception as error:
