@@ -1,7 +1,8 @@
 """What can be said of a profile without its host: on a laptop, in CI.
 
-Unknown names are warnings here and errors on the host. This side knows the arguments of the pinned vLLM, the host has
-the installed one, and only that one counts.
+This side knows the arguments of the pinned vLLM; the host has the installed one, and only that one counts. So a name
+that is unknown here is an error where one of the pinned vLLM's is close to it, which makes it a slip, and a warning
+where none is, as it may belong to another release.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ _WANTED: dict[Kind, tuple[tuple[type, ...], str]] = {
 
 def shape_check(profile: Profile) -> Preflight:
     """Read, inherited and built already; what may still be wrong are vLLM's own names and kinds."""
+    findings = [*_names(profile), *_kinds(profile)]
     return Preflight(
         profile=profile.name,
         digest=profile.digest,
-        ok=True,
-        findings=[*_names(profile), *_kinds(profile)],
+        ok=not any(found.severity is Severity.ERROR for found in findings),
+        findings=findings,
         unchecked=UNCHECKED,
     )
 
@@ -54,11 +56,15 @@ def pinned_names() -> ValidNames:
 def _names(profile: Profile) -> Iterator[Finding]:
     version = catalogue().vllm_version
     for unknown in unknown_keys(profile, pinned_names()):
+        is_slip = unknown.nearest is not None
         yield Finding(
             id="key.unknown",
-            severity=Severity.WARNING,
+            severity=Severity.ERROR if is_slip else Severity.WARNING,
             text=f"{unknown.path}: {unknown.key} is no argument of vLLM {version}",
-            remedy=f'did you mean "{unknown.nearest}"?' if unknown.nearest else "check it on the host",
+            remedy=f'did you mean "{unknown.nearest}"? If it is of another release, only a host that has it can tell: '
+            "--on-host"
+            if is_slip
+            else "if it is of another release, only a host that has it can tell: --on-host",
         )
 
 

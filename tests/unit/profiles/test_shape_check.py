@@ -40,6 +40,21 @@ def test_it_says_what_only_the_host_can_check() -> None:
             "engine.speculative_config.ngram_prompt_lookup_max is no argument",
             'did you mean "prompt_lookup_max"?',
         ),
+    ],
+)
+def test_a_name_close_to_one_of_the_pinned_vllms_is_an_error(engine: dict[str, Any], text: str, remedy: str) -> None:
+    result = shape_check(profile(engine))
+    assert not result.ok
+    (finding,) = result.findings
+    assert finding.severity is Severity.ERROR
+    assert finding.text.startswith(f"p.toml: {text}")
+    assert remedy in finding.remedy and "--on-host" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "remedy"),
+    [
+        ({"zebra": 3}, "engine.zebra is no argument", "--on-host"),
         ({"max_num_seqs": "many"}, "engine.max_num_seqs is a text", "a whole number"),
         ({"max_num_seqs": True}, "engine.max_num_seqs is true or false", "a whole number"),
         ({"max_num_seqs": 1.5}, "engine.max_num_seqs is a number", "a whole number"),
