@@ -10,11 +10,10 @@ from console import panels
 from console.consequence import METHOD_DIALS
 from console.dial_effect import RATE, Comparison, Effect, comparison
 from console.dials_desk import Desk, Pending, chosen, dials, place
-from console.frame import Moment, head, seen, sized
+from console.frame import Moment, opening, sized
 from console.lines import BLANK, Line, Tone, clip, faded, fit, line
 from console.model import State, is_stale, may
 from console.panels import label, over
-from console.situation import is_without_engine, situation
 from console.switch_panels import wrapped
 from console.words import ROLE_NEEDED
 from engine_host.protocol.methods import METHODS
@@ -36,21 +35,17 @@ MEANS = {
 
 
 def dials_page(live: State, desk: Desk, moment: Moment, width: int, height: int) -> list[Line]:
-    state, now = seen(live, moment)
-    top = head(state, live, moment, now, width)
-    snapshot = state.snapshot
-    if snapshot is None:
-        return sized([*top, line(("  Waiting for the first values from the host.", Tone.FAINT))], width, height)
-    top += situation(snapshot, width, max(0, height - 14))
-    if is_without_engine(snapshot):
-        return sized([*top, BLANK, line(("  No engine runs, so there are no dials.", Tone.FAINT))], width, height)
+    top = opening(live, moment, width, height, keeps=14, without_engine="so there are no dials")
+    if top.snapshot is None:
+        return sized(top.rows, width, height)
+    state, snapshot = top.state, top.snapshot
     found = dials(state)
     body = _table(found, desk, state, snapshot, width) if found else _none(snapshot, width)
     said = _said(desk, state, width)
     beside = _beside(state, snapshot, width, height)
-    if is_stale(state, now):
+    if is_stale(state, top.now):
         body, said, beside = faded(body), faded(said), faded(beside)
-    return sized([*top, *body, BLANK, *said, *beside], width, height)
+    return sized([*top.rows, *body, BLANK, *said, *beside], width, height)
 
 
 def _none(snapshot: Snapshot, width: int) -> list[Line]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from console import format as fmt
 from console import panels
-from console.frame import Moment, head, seen, sized
+from console.frame import HEAD, Moment, opening, sized
 from console.kv_map import cells_that_fit, legend, map_rows
 from console.lines import BLANK, Line, Tone, cells, clip, faded, line, spread
 from console.model import Series, State, is_stale
@@ -27,15 +27,10 @@ FULL_SOON_S = 60.0
 
 
 def kv_page(live: State, polled: Polled[KvMap], moment: Moment, width: int, height: int) -> list[Line]:
-    state, now = seen(live, moment)
-    top = head(state, live, moment, now, width)
-    snapshot = state.snapshot
-    if snapshot is None:
-        return sized([*top, line(("  Waiting for the first values from the host.", Tone.FAINT))], width, height)
-    told = situation(snapshot, width, height - len(top))
-    if is_without_engine(snapshot):
-        none = line(("  No engine runs, so there is no KV cache.", Tone.FAINT))
-        return sized([*top, *told, BLANK, none], width, height)
+    top = opening(live, moment, width, height, keeps=HEAD, without_engine="so there is no KV cache")
+    if top.snapshot is None:
+        return sized(top.rows, width, height)
+    state, now, snapshot = top.state, top.now, top.snapshot
     figures = _figures(snapshot, state.series.get("kv.usage"), width, height)
     rows = map_rows_that_fit(snapshot, width, height)
     below = [
@@ -46,7 +41,7 @@ def kv_page(live: State, polled: Polled[KvMap], moment: Moment, width: int, heig
         below[1:] = faded(below[1:])
     if is_stale(state, now):
         figures, below = faded(figures), faded(below)
-    return sized([*top, *told, *figures, *below], width, height)
+    return sized([*top.rows, *figures, *below], width, height)
 
 
 def cells_wanted(live: State, width: int, height: int) -> int | None:
@@ -59,7 +54,8 @@ def cells_wanted(live: State, width: int, height: int) -> int | None:
 
 def map_rows_that_fit(snapshot: Snapshot, width: int, height: int) -> int:
     """Under the head, what is told of the situation and the figures; above the legend and the holders."""
-    taken = 2 + len(situation(snapshot, width, height - 2)) + _chart_rows(height) + _FIGURES + 2 + _holder_rows(height)
+    told = situation(snapshot, width, height - HEAD)
+    taken = HEAD + len(told) + _chart_rows(height) + _FIGURES + 2 + _holder_rows(height)
     return max(1, height - taken)
 
 

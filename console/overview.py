@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from console import format as fmt
 from console import panels
-from console.frame import Moment, head, seen, sized
+from console.frame import HEAD, WAITING, Moment, head, seen, sized
 from console.lines import BLANK, Line, Tone, beside, faded, line
 from console.model import State, is_stale
 from console.situation import is_without_engine, situation
@@ -34,9 +34,8 @@ def overview(live: State, moment: Moment, width: int, height: int) -> list[Line]
         return sized(essential(state, now, is_frozen=live.frozen is not None), width, height)
     top = head(state, live, moment, now, width)
     if state.snapshot is None:
-        waiting = line(("  Waiting for the first values from the host.", Tone.FAINT))
-        return sized([top[1], BLANK, waiting], width, height)
-    body = _body(state, state.snapshot, width, height - 2)
+        return sized([top[1], BLANK, WAITING], width, height)
+    body = _body(state, state.snapshot, width, height - HEAD)
     if is_stale(state, now):
         body = faded(body)
     return sized([*top, *body], width, height)

@@ -11,11 +11,10 @@ from console import format as fmt
 from console import panels
 from console.consequence import METHOD_DIALS
 from console.dials_desk import SPECULATIVE_TOKENS
-from console.frame import Moment, head, seen, sized
+from console.frame import Moment, opening, sized
 from console.lines import BLANK, Line, Piece, Tone, faded, line
 from console.model import State, is_stale, may
 from console.panels import WINDOW_NAMES, label, sub
-from console.situation import is_without_engine, situation
 from console.switch_panels import wrapped
 from engine_host.protocol.methods import METHODS
 from engine_host.protocol.snapshot import WINDOWS, Choice, Recommendation, Snapshot, Speculation, SpeculationWindow
@@ -28,16 +27,11 @@ TALL_FROM = 34
 
 
 def speculation_page(live: State, moment: Moment, width: int, height: int) -> list[Line]:
-    state, now = seen(live, moment)
-    top = head(state, live, moment, now, width)
-    snapshot = state.snapshot
-    if snapshot is None:
-        return sized([*top, line(("  Waiting for the first values from the host.", Tone.FAINT))], width, height)
-    top += situation(snapshot, width, max(0, height - 16))
-    if is_without_engine(snapshot):
-        return sized([*top, BLANK, line(("  No engine runs, so nothing is drafted.", Tone.FAINT))], width, height)
-    body = _body(state, snapshot, width, height - len(top))
-    return sized([*top, *(faded(body) if is_stale(state, now) else body)], width, height)
+    top = opening(live, moment, width, height, keeps=16, without_engine="so nothing is drafted")
+    if top.snapshot is None:
+        return sized(top.rows, width, height)
+    body = _body(top.state, top.snapshot, width, height - len(top.rows))
+    return sized([*top.rows, *(faded(body) if is_stale(top.state, top.now) else body)], width, height)
 
 
 def offer(state: State) -> tuple[str, int, float | None, str] | None:
