@@ -14,7 +14,7 @@ from enum import StrEnum
 
 import msgspec
 
-from engine_host.protocol.methods import RequestList, RequestOrder, RequestRow, RequestsList
+from engine_host.protocol.methods import REQUEST_STATES, RequestList, RequestOrder, RequestRow, RequestsList
 
 FIRST = 500
 """Rows asked for at first, far more than a screenful: 150 kB a second, on a machine of its own a trifle."""
@@ -28,7 +28,7 @@ ENDED = "ended"
 UNLISTED = "unlisted"
 """The list was cut short, and it is no longer among those: it may have ended, or others come before it."""
 
-STATES = ("", "running", "waiting", "deferred", "preempted")
+STATES = ("", *REQUEST_STATES)
 """To filter by, in the order in which a key goes through them; the first is all."""
 
 ORDERS = tuple(RequestOrder)

@@ -219,11 +219,15 @@ class RequestOrder(StrEnum):
     PREEMPTIONS = "preemptions"
 
 
+REQUEST_STATES = ("running", "waiting", "deferred", "preempted")
+"""Where a request stands, in the order in which it is told. `deferred` waits for something else than room."""
+
+
 class RequestsList(_Params, frozen=True, kw_only=True):
     order: RequestOrder = RequestOrder.AGE
     """Largest first."""
     state: str | None = None
-    """Only those in it: `running` `waiting` `deferred` `preempted`."""
+    """Only those in it, of `REQUEST_STATES`."""
     match: Annotated[str, msgspec.Meta(max_length=200)] = ""
     """Only those whose id contains it."""
     limit: Annotated[int, msgspec.Meta(ge=1, le=2_000)] = 500
@@ -249,7 +253,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     drafted: int | None = None
     accepted: int | None = None
     trouble: str | None = None
-    """In words: hung, or stuck because it can never be scheduled."""
+    """In words: hung, or stuck because it can never be scheduled or nothing runs before it."""
 
 
 class RequestList(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from console.consequence import DIAL_DEADLINE_S
 from engine_host.engine import dials as room
 from engine_host.engine.dials import Dials
+from engine_host.engine.vllm.live import cores
 from engine_host.live.dial import DialName, DialRange
 from engine_host.profiles import Profile, build_profile
 from engine_host.protocol.errors import EXIT_FAILED, EXIT_INVALID, EXIT_REFUSED, EXIT_TIMED_OUT, OperatorError
@@ -359,3 +361,9 @@ def test_a_profile_names_the_dials_there_are() -> None:
     from engine_host.profiles.shape import Dials as Table
 
     assert set(Table.__struct_fields__) == set(DialName)
+
+
+def test_a_console_waits_longer_than_two_changes_one_after_the_other_can_take() -> None:
+    """The schedulers give up first, then the dials, then whoever asked: each with more to say than the next."""
+    assert cores._ANSWER_S < room.ANSWER_S
+    assert 2 * room.ANSWER_S < DIAL_DEADLINE_S

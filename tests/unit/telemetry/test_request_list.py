@@ -10,8 +10,8 @@ import pytest
 from engine_host.engine.port import FrontRequest
 from engine_host.live.sample import LiveSample, RequestState
 from engine_host.protocol.errors import OperatorError
-from engine_host.protocol.methods import RequestList, RequestOrder, RequestsList
-from engine_host.telemetry.request_list import Known, RequestTable
+from engine_host.protocol.methods import REQUEST_STATES, RequestList, RequestOrder, RequestsList
+from engine_host.telemetry.request_list import STATES, Known, RequestTable
 from engine_host.telemetry.request_trouble import Trouble
 from tests.unit.scripted_scheduler import front_request, live_sample, request_records
 
@@ -200,3 +200,7 @@ def _timed(front: Sequence[FrontRequest], samples: Sequence[LiveSample]) -> floa
     began = time.perf_counter()
     listed(front, samples, asked=RequestsList(order=RequestOrder.WAITED, limit=500))
     return time.perf_counter() - began
+
+
+def test_the_states_are_those_of_the_wire() -> None:
+    assert sorted(STATES) == sorted(REQUEST_STATES)
