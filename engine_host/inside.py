@@ -59,7 +59,7 @@ class Inside:
             return RequestList(requests=[], total=0, by_state={}, at=time.time(), unavailable_reason=_NO_ENGINE)
         samples, reason = _samples(engine)
         queue = self._store.queue(self._lifecycle.backlog)
-        trouble = Trouble(core_capacity(engine.facts), queue.stalled_reason, self._store.last_step_age_s)
+        trouble = Trouble(core_capacity(engine.facts), queue.stalled_reason, self._store.gauges.last_step_age_s)
         known = Known(engine.requests(), samples, queue.waiting or 0, trouble, time.time())
         return RequestTable(known).listed(params, reason)
 
