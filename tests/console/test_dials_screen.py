@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from textual.widgets import Input, Static
 
-from console.client import CallFailed, ConnectionLost, NoAnswer
+from console.call_errors import CallFailed, ConnectionLost, NoAnswer
 from console.model import SnapshotArrived
 from console.tui.screens.dials import DialsScreen
 from console.tui.screens.overview import OverviewScreen

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from console.client import CallFailed
+from console.call_errors import CallFailed
 from console.frame import Moment
 from console.kv_map import CACHED, FREE, HELD, PARTLY, SHARED, look, map_rows
 from console.kv_page import cells_wanted, kv_page
