@@ -6,14 +6,14 @@ Pure like the overview. Tokens per second and acceptance stand beside the dials,
 from __future__ import annotations
 
 from console import format as fmt
-from console import panels
+from console.charts import history_chart
 from console.consequence import METHOD_DIALS
 from console.dial_effect import RATE, Comparison, Effect, comparison
 from console.dials_desk import Desk, Pending, chosen, dials, place
 from console.frame import Moment, opening, sized
+from console.labels import label, over
 from console.lines import BLANK, Line, Tone, clip, faded, fit, line
 from console.model import State, is_stale, may
-from console.panels import label, over
 from console.switch_panels import wrapped
 from console.words import ROLE_NEEDED
 from engine_host.protocol.methods import METHODS
@@ -156,10 +156,10 @@ def _beside(state: State, snapshot: Snapshot, width: int, height: int) -> list[L
         *_effect(comparison(state), state, width),
     ]
     tall = height >= TALL_FROM
-    rows += panels.history_chart("out", state.series.get(RATE), width, 6 if tall else 3, None, " /s")
+    rows += history_chart("out", state.series.get(RATE), width, 6 if tall else 3, None, " /s")
     if spec.method is not None:
         accepted = state.series.get("speculation.acceptance_rate")
-        rows += panels.history_chart("accepted", accepted, width, 4 if tall else 2, 1.0)
+        rows += history_chart("accepted", accepted, width, 4 if tall else 2, 1.0)
     return rows
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from console import format as fmt
 from console import panels
+from console.charts import history_chart
 from console.frame import HEAD, Moment, opening, sized
 from console.kv_map import cells_that_fit, legend, map_rows
+from console.labels import LABEL, label, over, sub
 from console.lines import BLANK, Line, Tone, cells, clip, faded, line, spread
 from console.model import Series, State, is_stale
-from console.panels import label, over, sub
 from console.polled import Polled, is_old, no_answer, standing
 from console.situation import is_without_engine, situation
 from console.switch_panels import wrapped
@@ -75,7 +76,7 @@ def _figures(snapshot: Snapshot, series: Series | None, width: int, height: int)
     cache = snapshot.kv
     return [
         *panels.kv(snapshot, width),
-        *panels.history_chart("5 min", series, width, _chart_rows(height), 1.0),
+        *history_chart("5 min", series, width, _chart_rows(height), 1.0),
         _blocks(cache),
         _waste(cache),
         panels.prefix(snapshot),
@@ -160,7 +161,7 @@ def _holders(polled: Polled[KvMap], snapshot: Snapshot, width: int, rows: int) -
 def _holder(holder: KvHolder, is_first: bool, total: int | None, width: int) -> Line:
     share = holder.blocks / total if total and total > 0 else None
     tail = f"{fmt.count(holder.blocks):>8} blocks {fmt.percent(share):>7}  "
-    room = max(8, width - panels.LABEL - len(tail) - 16)
+    room = max(8, width - LABEL - len(tail) - 16)
     name = clip(fmt.clean(holder.id), room)
     bar = fmt.bar(share, 12)
     padded = name + " " * (min(room, 44) - cells(line(name)))

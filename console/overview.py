@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from console import format as fmt
 from console import panels
+from console.charts import history_chart
 from console.frame import HEAD, WAITING, Moment, head, seen, sized
 from console.lines import BLANK, Line, Tone, beside, faded, line
 from console.model import State, is_stale
@@ -140,11 +141,11 @@ def _chart_rows(room: int, charts: int) -> int:
 
 
 def _chart(state: State, series: str, name: str, width: int, height: int, unit: str = "") -> list[Line]:
-    return panels.history_chart(name, state.series.get(series), width, height, None, unit)
+    return history_chart(name, state.series.get(series), width, height, None, unit)
 
 
 def _acceptance_chart(state: State, width: int, height: int) -> list[Line]:
     if state.snapshot is None or state.snapshot.speculation.method is None:
         return []
     series = state.series.get("speculation.acceptance_rate")
-    return panels.history_chart("accepted", series, width, height, 1.0)
+    return history_chart("accepted", series, width, height, 1.0)

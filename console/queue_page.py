@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from console import format as fmt
 from console.consequence import METHOD_ABORT
 from console.frame import Moment, opening, sized
+from console.labels import label
 from console.lines import BLANK, Line, Tone, clip, faded, line, spread
 from console.model import State, is_stale, may
-from console.panels import label
 from console.polled import Polled, is_old, no_answer, standing
 from console.queue_desk import Desk, View, chosen, is_filtered, position
 from console.queue_table import heading_row, request_row
