@@ -51,7 +51,7 @@ class RequestTable:
             np.concatenate([sample.requests for sample in known.samples]) if known.samples else np.empty(0, REQUEST)
         )
         at = dict(zip(self._records["id"].tolist(), range(len(self._records)), strict=True))
-        rows = [at.get(request.id.encode()[:_KEY_BYTES], -1) for request in known.front] if at else -1
+        rows = [at.get(request.id.encode(errors="replace")[:_KEY_BYTES], -1) for request in known.front] if at else -1
         self._at = np.broadcast_to(np.asarray(rows, np.int64), len(known.front))
         """Index into the records; -1: the scheduler has not told of it."""
         self.states = self._told("state", self._guessed())
@@ -125,7 +125,7 @@ class RequestTable:
     def _row(self, index: int, began: float, told: dict[str, int]) -> RequestRow:
         request, state, now = self._known.front[index], RequestState(int(self.states[index])), self._known.now
         return RequestRow(
-            id=request.id[:ID_CHARS],
+            id=request.id[:ID_CHARS].encode(errors="replace").decode(),  # half a surrogate pair is no UTF-8
             state=_NAMES[state],
             age_s=max(0.0, now - request.arrived),
             waited_s=_waited_s(request, began, now),

@@ -158,3 +158,12 @@ def test_requests_that_wait_in_a_priority_queue_are_seen_too(start: Start) -> No
     sample = live.sample()
     assert sample.requests["id"].tolist()[0] == b"r3"
     assert sample.waiting_by_reason == {"capacity": 3}
+
+
+@pytest.mark.parametrize(("asked", "shown"), [(2**40, 2**40), (-(2**63), -(2**63)), (2**70, 2**63 - 1)])
+def test_a_clients_priority_of_any_size_is_shown(start: Start, asked: int, shown: int) -> None:
+    """A time in milliseconds, say, so that the oldest comes first."""
+    live = start(policy="priority")
+    live.runner.add("a", 10, 30, priority=asked)
+    live.runner.step()
+    assert live.sample().requests["priority"].tolist() == [shown]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from engine_host.engine.port import FrontRequest
@@ -204,3 +205,11 @@ def _timed(front: Sequence[FrontRequest], samples: Sequence[LiveSample]) -> floa
 
 def test_the_states_are_those_of_the_wire() -> None:
     assert sorted(STATES) == sorted(REQUEST_STATES)
+
+
+@pytest.mark.parametrize("samples", [(), (live_sample(request_records({"id": "b"})),)])
+def test_an_id_that_is_no_unicode_is_listed_all_the_same(samples: Sequence[LiveSample]) -> None:
+    """JSON can write half of a surrogate pair, and vLLM takes a request's id from its client."""
+    found = listed([front_request("a\ud800"), front_request("b")], samples)
+    assert ids(found) == ["a?", "b"]
+    assert msgspec.json.encode(found)
