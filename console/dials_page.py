@@ -9,7 +9,7 @@ from console import format as fmt
 from console.charts import history_chart
 from console.consequence import METHOD_DIALS
 from console.dial_effect import RATE, Comparison, Effect, comparison
-from console.dials_desk import Desk, Pending, chosen, dials, place
+from console.dials_desk import SPECULATIVE_TOKENS, Desk, Pending, chosen, dials, place
 from console.frame import Moment, opening, sized
 from console.labels import label, over
 from console.lines import BLANK, Line, Tone, clip, faded, fit, line
@@ -30,7 +30,7 @@ REASON_ROWS = 2
 MEANS = {
     "max_active_seqs": "requests let in to run at once; those that run already go on",
     "max_scheduled_tokens": "prompt and generated tokens of one step, of all requests together",
-    "speculative_tokens": "K: tokens drafted a request and step; 0 drafts none",
+    SPECULATIVE_TOKENS: "K: tokens drafted a request and step; 0 drafts none",
 }
 
 
@@ -58,9 +58,9 @@ def _table(found: dict[str, Dial], desk: Desk, state: State, snapshot: Snapshot,
     on = chosen(desk, state)
     rows = [line((f"{'Dials':<{NAME}}", Tone.LABEL), (f"{'value':>8}{'range':>14}{'start':>8}  set by", Tone.FAINT))]
     rows += [_row(name, dial, name == on, snapshot, width) for name, dial in found.items()]
-    if "speculative_tokens" not in found:
+    if SPECULATIVE_TOKENS not in found:
         why = "this engine drafts no tokens" if snapshot.speculation.method is None else "it cannot be moved here"
-        rows.append(line(f"  {'speculative_tokens':<{NAME - 2}}", f"{fmt.DASH:>8}", (f"   {why}", Tone.FAINT)))
+        rows.append(line(f"  {SPECULATIVE_TOKENS:<{NAME - 2}}", f"{fmt.DASH:>8}", (f"   {why}", Tone.FAINT)))
     means = MEANS.get(on or "", "")
     dial = found[on] if on is not None else None
     rows.append(line((f"  {means}", Tone.FAINT)))
