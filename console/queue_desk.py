@@ -20,7 +20,8 @@ FIRST = 500
 """Rows asked for at first, far more than a screenful: 150 kB a second, on a machine of its own a trifle."""
 
 MOST = 2_000
-"""What the host gives at most; asked for once the cursor has come to the end of the first ones."""
+"""What the host gives at most; asked for once the cursor has come to the end of the first ones, until it is back
+at their beginning."""
 
 ENDED = "ended"
 """Stands in the place of a state: the host has it no more."""
@@ -113,7 +114,8 @@ def moved(desk: Desk, steps: int) -> Desk:
         return desk
     at = min(len(desk.rows) - 1, max(0, position(desk) + steps))
     is_at_the_end = desk.is_cut and at == len(desk.rows) - 1
-    found = replace(desk, chosen=desk.rows[at].id, limit=MOST if is_at_the_end else desk.limit)
+    limit = MOST if is_at_the_end else FIRST if at == 0 else desk.limit
+    found = replace(desk, chosen=desk.rows[at].id, limit=limit)
     if desk.gone is not None and found.chosen != desk.chosen:
         found = _shown(replace(found, gone=None))
     return found

@@ -212,7 +212,10 @@ def test_a_list_cut_short_says_so_and_more_is_asked_for_at_its_end():
     cut = queue_desk.listed(Desk(), many)
     assert "the first 49 of 4,000 by age; / and f find others" in page(cut)
     assert queue_desk.question(cut).limit == FIRST
-    assert queue_desk.question(queue_desk.moved(cut, 1_000_000)).limit == MOST
+    at_the_end = queue_desk.moved(cut, 1_000_000)
+    assert queue_desk.question(at_the_end).limit == MOST
+    assert queue_desk.question(queue_desk.moved(at_the_end, -1)).limit == MOST
+    assert queue_desk.question(queue_desk.moved(at_the_end, -1_000_000)).limit == FIRST
     assert queue_desk.question(queue_desk.moved(desk(), 1_000_000)).limit == FIRST
 
 
