@@ -198,7 +198,7 @@ class DialSheet(msgspec.Struct, frozen=True, kw_only=True):
 
 class DialsSet(Change, frozen=True, kw_only=True):
     values: Annotated[dict[str, int | None], msgspec.Meta(min_length=1, max_length=8)]
-    """By dial; `None`: back to what the engine was started with."""
+    """By dial; `None`: back to where it stands while nobody has set it."""
     for_s: Annotated[float, msgspec.Meta(ge=1.0, le=604_800.0)] | None = None
     """After it the former value returns; `None`: it stays."""
     expected: Annotated[dict[str, int], msgspec.Meta(max_length=8)] | None = None
@@ -284,6 +284,7 @@ class KvMap(msgspec.Struct, frozen=True, kw_only=True):
     """The blocks in order of their numbers, in groups of equal size (the last may be smaller)."""
 
     at: float
+    """Unix time."""
     blocks_per_cell: int
     cells: list[tuple[int, int, int, int]]
     """Blocks in each `engine_host.live.sample.BlockState`, in its order; every block is in one of them."""
