@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from console.argument_types import Number, Whole
 from console.commands.inside_parser import add_dial, add_requests
@@ -168,7 +169,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"vllm-console {__version__}")
     top.add_argument("-t", "--target", metavar="TARGET", help=_TARGET_HELP)
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_CommandParser)
 
     one = _command(commands, "status", "one snapshot", "status\nstatus --json | jq .queue.waiting")
     _json(one, "print the snapshot as one JSON object")
@@ -227,7 +228,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _switch_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _switch_parser(commands: argparse._SubParsersAction[Any]) -> None:
     switch = _command(
         commands,
         "switch",
@@ -263,11 +264,28 @@ def _switch_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     _json(switch, "print the answer as one JSON object")
 
 
+class _CommandParser(argparse.ArgumentParser):
+    """Takes options between the values too, `dial A=1 --for 10m B=2`: argparse by itself refuses what comes after."""
+
+    _is_within = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        # It comes back here for the options and for the values. Only where there may be any number of values, or none,
+        # are they taken too early; and where some may begin with a dash, they are to be left alone.
+        if self._is_within or not any(action.nargs == "*" for action in self._get_positional_actions()):
+            return super().parse_known_args(args, namespace)
+        self._is_within = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_within = False
+
+
 def _command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, examples: str
+    commands: argparse._SubParsersAction[Any], name: str, summary: str, examples: str
 ) -> argparse.ArgumentParser:
     shown = "".join(f"\n  vllm-console {example}" for example in examples.splitlines())
-    command = commands.add_parser(
+    command: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=summary, epilog=f"examples:{shown}", formatter_class=_HELP
     )
     # SUPPRESS: without it the subcommand's default would overwrite a -t given before the subcommand.

@@ -36,8 +36,9 @@ FORECAST_DEADLINE_S = 330.0
 CANCEL_DEADLINE_S = TEARDOWN_S
 """Cancelling is answered once the engine that was being started is gone."""
 
-DIAL_DEADLINE_S = 20.0
-"""Applied at the next step; a long prefill holds that back for seconds. The host gives up before."""
+DIAL_DEADLINE_S = 75.0
+"""Applied at the next step; a long prefill holds that back for seconds. The host gives up after 30 s, and may have
+another operator's change to wait for first."""
 
 ABORT_DEADLINE_S = 10.0
 """The host drops the request at once; the engine frees its blocks at its next step."""
@@ -132,7 +133,7 @@ def abort_consequence(row: RequestRow | None) -> str:
     return (
         f"It is {fmt.clean(row.state)}, {fmt.span(row.age_s)} old: {fmt.many(row.generated_tokens, 'token')}{most} "
         f"generated{holds}.{trouble} Its client gets an error, also where part of the answer was sent; the request "
-        "cannot be brought back. No other request is affected."
+        "cannot be brought back. Other answers of the same call end with it; no other client is affected."
     )
 
 

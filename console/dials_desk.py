@@ -56,7 +56,13 @@ class Desk:
     failure: str = ""
     """What became, in words, of the last change, when it was not made."""
     done: str = ""
-    """What the host said of the last change that was made."""
+    """What the host said of the last change that was made; shown while the dial stands there."""
+    made: Pending | None = None
+    """That change."""
+    is_made_seen: bool = False
+    """The host's state has shown it: a state that does not may be older, or the dial has moved on."""
+    boot_id: str = ""
+    """Of the host that all this is about."""
 
 
 def dials(state: State) -> dict[str, Dial]:
@@ -72,9 +78,18 @@ def chosen(desk: Desk, state: State) -> str | None:
 
 
 def followed(desk: Desk, state: State) -> Desk:
-    """The desk after a look at the host's state: what is being made of a dial that has moved meanwhile is given up."""
+    """The desk after a look at the host's state: what is being made of a dial that has moved meanwhile is given up,
+    and what was made of one that has moved on is told no longer."""
+    if state.snapshot is None:
+        return desk
+    boot_id = state.snapshot.host.boot_id
+    if boot_id != desk.boot_id:
+        if desk.boot_id:
+            desk = replace(desk, failure="", done="", made=None, is_made_seen=False)
+        desk = replace(desk, boot_id=boot_id)
+    desk = _told_while_it_stands(desk, state)
     pending = desk.pending
-    if pending is None or state.snapshot is None:
+    if pending is None:
         return desk
     dial = dials(state).get(pending.dial)
     if dial is None:
@@ -85,6 +100,15 @@ def followed(desk: Desk, state: State) -> Desk:
     by = f" by {fmt.clean(dial.who)}" if dial.who is not None else ""
     moved_on = f"{fmt.clean(pending.dial)} was set to {fmt.count(dial.value)}{by} meanwhile; "
     return replace(desk, pending=None, failure=moved_on + "your change was not sent.")
+
+
+def _told_while_it_stands(desk: Desk, state: State) -> Desk:
+    if desk.made is None:
+        return desk
+    dial = dials(state).get(desk.made.dial)
+    if dial is not None and dial.value == desk.made.value:
+        return desk if desk.is_made_seen else replace(desk, is_made_seen=True)
+    return replace(desk, done="", made=None, is_made_seen=False) if desk.is_made_seen else desk
 
 
 def moved(desk: Desk, state: State, steps: int) -> Desk:
@@ -185,7 +209,9 @@ def sending(desk: Desk) -> Desk:
 
 
 def answered(desk: Desk, outcome: str, *, is_done: bool) -> Desk:
-    return replace(desk, sending=None, done=outcome if is_done else "", failure="" if is_done else outcome)
+    made = desk.sending if is_done else None
+    done, failure = (outcome, "") if is_done else ("", outcome)
+    return replace(desk, sending=None, done=done, failure=failure, made=made, is_made_seen=False)
 
 
 def order(pending: Pending, reason: str, key: str) -> DialsSet:

@@ -6,15 +6,14 @@ Pure like the overview. Tokens per second and acceptance stand beside the dials,
 from __future__ import annotations
 
 from console import format as fmt
-from console import panels
+from console.charts import history_chart
 from console.consequence import METHOD_DIALS
 from console.dial_effect import RATE, Comparison, Effect, comparison
-from console.dials_desk import Desk, Pending, chosen, dials, place
-from console.frame import Moment, head, seen, sized
+from console.dials_desk import SPECULATIVE_TOKENS, Desk, Pending, chosen, dials, place
+from console.frame import Moment, opening, sized
+from console.labels import label, over
 from console.lines import BLANK, Line, Tone, clip, faded, fit, line
 from console.model import State, is_stale, may
-from console.panels import label, over
-from console.situation import is_without_engine, situation
 from console.switch_panels import wrapped
 from console.words import ROLE_NEEDED
 from engine_host.protocol.methods import METHODS
@@ -31,26 +30,22 @@ REASON_ROWS = 2
 MEANS = {
     "max_active_seqs": "requests let in to run at once; those that run already go on",
     "max_scheduled_tokens": "prompt and generated tokens of one step, of all requests together",
-    "speculative_tokens": "K: tokens drafted a request and step; 0 drafts none",
+    SPECULATIVE_TOKENS: "K: tokens drafted a request and step; 0 drafts none",
 }
 
 
 def dials_page(live: State, desk: Desk, moment: Moment, width: int, height: int) -> list[Line]:
-    state, now = seen(live, moment)
-    top = head(state, live, moment, now, width)
-    snapshot = state.snapshot
-    if snapshot is None:
-        return sized([*top, line(("  Waiting for the first values from the host.", Tone.FAINT))], width, height)
-    top += situation(snapshot, width, max(0, height - 14))
-    if is_without_engine(snapshot):
-        return sized([*top, BLANK, line(("  No engine runs, so there are no dials.", Tone.FAINT))], width, height)
+    top = opening(live, moment, width, height, keeps=14, without_engine="so there are no dials")
+    if top.snapshot is None:
+        return sized(top.rows, width, height)
+    state, snapshot = top.state, top.snapshot
     found = dials(state)
     body = _table(found, desk, state, snapshot, width) if found else _none(snapshot, width)
     said = _said(desk, state, width)
     beside = _beside(state, snapshot, width, height)
-    if is_stale(state, now):
+    if is_stale(state, top.now):
         body, said, beside = faded(body), faded(said), faded(beside)
-    return sized([*top, *body, BLANK, *said, *beside], width, height)
+    return sized([*top.rows, *body, BLANK, *said, *beside], width, height)
 
 
 def _none(snapshot: Snapshot, width: int) -> list[Line]:
@@ -63,9 +58,9 @@ def _table(found: dict[str, Dial], desk: Desk, state: State, snapshot: Snapshot,
     on = chosen(desk, state)
     rows = [line((f"{'Dials':<{NAME}}", Tone.LABEL), (f"{'value':>8}{'range':>14}{'start':>8}  set by", Tone.FAINT))]
     rows += [_row(name, dial, name == on, snapshot, width) for name, dial in found.items()]
-    if "speculative_tokens" not in found:
+    if SPECULATIVE_TOKENS not in found:
         why = "this engine drafts no tokens" if snapshot.speculation.method is None else "it cannot be moved here"
-        rows.append(line(f"  {'speculative_tokens':<{NAME - 2}}", f"{fmt.DASH:>8}", (f"   {why}", Tone.FAINT)))
+        rows.append(line(f"  {SPECULATIVE_TOKENS:<{NAME - 2}}", f"{fmt.DASH:>8}", (f"   {why}", Tone.FAINT)))
     means = MEANS.get(on or "", "")
     dial = found[on] if on is not None else None
     rows.append(line((f"  {means}", Tone.FAINT)))
@@ -161,10 +156,10 @@ def _beside(state: State, snapshot: Snapshot, width: int, height: int) -> list[L
         *_effect(comparison(state), state, width),
     ]
     tall = height >= TALL_FROM
-    rows += panels.history_chart("out", state.series.get(RATE), width, 6 if tall else 3, None, " /s")
+    rows += history_chart("out", state.series.get(RATE), width, 6 if tall else 3, None, " /s")
     if spec.method is not None:
         accepted = state.series.get("speculation.acceptance_rate")
-        rows += panels.history_chart("accepted", accepted, width, 4 if tall else 2, 1.0)
+        rows += history_chart("accepted", accepted, width, 4 if tall else 2, 1.0)
     return rows
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from console import format as fmt
+from console.labels import LABEL, label
 from console.lines import BLANK, Line, Tone, cells, line
-from console.panels import LABEL, label
 from console.switch_panels import labelled, phase_row, stretch, unknown, wrapped
 from console.words import CHOSEN_TIERS, TIERS, severity_glyph
 from engine_host.protocol.events import Severity

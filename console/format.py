@@ -59,6 +59,11 @@ def count(value: int | None) -> str:
     return DASH if value is None else f"{value:,}"
 
 
+def factor(ratio: float | None) -> str:
+    """`1.90x`."""
+    return DASH if ratio is None else f"{significant(ratio)}x"
+
+
 def many(number: int | None, noun: str) -> str:
     """`1 request`, `14 requests`, `– requests`."""
     return f"{count(number)} {noun}" + ("" if number == 1 else "s")

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from console import format as fmt
 from console import panels
-from console.frame import Moment, head, seen, sized
+from console.charts import history_chart
+from console.frame import HEAD, Moment, opening, sized
 from console.kv_map import cells_that_fit, legend, map_rows
+from console.labels import LABEL, label, over, sub
 from console.lines import BLANK, Line, Tone, cells, clip, faded, line, spread
 from console.model import Series, State, is_stale
-from console.panels import label, over, sub
 from console.polled import Polled, is_old, no_answer, standing
 from console.situation import is_without_engine, situation
 from console.switch_panels import wrapped
@@ -27,15 +28,10 @@ FULL_SOON_S = 60.0
 
 
 def kv_page(live: State, polled: Polled[KvMap], moment: Moment, width: int, height: int) -> list[Line]:
-    state, now = seen(live, moment)
-    top = head(state, live, moment, now, width)
-    snapshot = state.snapshot
-    if snapshot is None:
-        return sized([*top, line(("  Waiting for the first values from the host.", Tone.FAINT))], width, height)
-    told = situation(snapshot, width, height - len(top))
-    if is_without_engine(snapshot):
-        none = line(("  No engine runs, so there is no KV cache.", Tone.FAINT))
-        return sized([*top, *told, BLANK, none], width, height)
+    top = opening(live, moment, width, height, keeps=HEAD, without_engine="so there is no KV cache")
+    if top.snapshot is None:
+        return sized(top.rows, width, height)
+    state, now, snapshot = top.state, top.now, top.snapshot
     figures = _figures(snapshot, state.series.get("kv.usage"), width, height)
     rows = map_rows_that_fit(snapshot, width, height)
     below = [
@@ -46,7 +42,7 @@ def kv_page(live: State, polled: Polled[KvMap], moment: Moment, width: int, heig
         below[1:] = faded(below[1:])
     if is_stale(state, now):
         figures, below = faded(figures), faded(below)
-    return sized([*top, *told, *figures, *below], width, height)
+    return sized([*top.rows, *figures, *below], width, height)
 
 
 def cells_wanted(live: State, width: int, height: int) -> int | None:
@@ -59,7 +55,8 @@ def cells_wanted(live: State, width: int, height: int) -> int | None:
 
 def map_rows_that_fit(snapshot: Snapshot, width: int, height: int) -> int:
     """Under the head, what is told of the situation and the figures; above the legend and the holders."""
-    taken = 2 + len(situation(snapshot, width, height - 2)) + _chart_rows(height) + _FIGURES + 2 + _holder_rows(height)
+    told = situation(snapshot, width, height - HEAD)
+    taken = HEAD + len(told) + _chart_rows(height) + _FIGURES + 2 + _holder_rows(height)
     return max(1, height - taken)
 
 
@@ -79,12 +76,12 @@ def _figures(snapshot: Snapshot, series: Series | None, width: int, height: int)
     cache = snapshot.kv
     return [
         *panels.kv(snapshot, width),
-        *panels.history_chart("5 min", series, width, _chart_rows(height), 1.0),
+        *history_chart("5 min", series, width, _chart_rows(height), 1.0),
         _blocks(cache),
         _waste(cache),
         panels.prefix(snapshot),
         _capacity(snapshot),
-        _forecast(cache),
+        _forecast(snapshot),
     ]
 
 
@@ -118,7 +115,11 @@ def _capacity(snapshot: Snapshot) -> Line:
     )
 
 
-def _forecast(cache: Kv) -> Line:
+def _forecast(snapshot: Snapshot) -> Line:
+    cache, queue = snapshot.kv, snapshot.queue
+    if cache.usage is not None and cache.usage >= panels.KV_BAD:
+        waits = f": {fmt.count(queue.waiting)} wait, {fmt.rate(queue.preemptions_per_s)} preempted"
+        return line(label("Pressure"), (f"▲ full now{waits}", Tone.WARN), over(queue.window_s))
     window = over(cache.full_rate_window_s)
     if cache.full_in_s is not None:
         tone = Tone.WARN if cache.full_in_s < FULL_SOON_S else Tone.STRONG
@@ -160,7 +161,7 @@ def _holders(polled: Polled[KvMap], snapshot: Snapshot, width: int, rows: int) -
 def _holder(holder: KvHolder, is_first: bool, total: int | None, width: int) -> Line:
     share = holder.blocks / total if total and total > 0 else None
     tail = f"{fmt.count(holder.blocks):>8} blocks {fmt.percent(share):>7}  "
-    room = max(8, width - panels.LABEL - len(tail) - 16)
+    room = max(8, width - LABEL - len(tail) - 16)
     name = clip(fmt.clean(holder.id), room)
     bar = fmt.bar(share, 12)
     padded = name + " " * (min(room, 44) - cells(line(name)))

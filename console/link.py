@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from console.client import CallFailed, Client, ConnectionLost, connected, decoded
+from console.call_errors import CallFailed, ConnectionLost
+from console.client import Client, connected, decoded
 from console.connect import Target
 from console.model import (
     SERIES,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from console import format as fmt
 from console import panels
-from console.frame import Moment, head, seen, sized
+from console.charts import history_chart
+from console.frame import HEAD, WAITING, Moment, head, seen, sized
 from console.lines import BLANK, Line, Tone, beside, faded, line
 from console.model import State, is_stale
 from console.situation import is_without_engine, situation
@@ -34,9 +35,8 @@ def overview(live: State, moment: Moment, width: int, height: int) -> list[Line]
         return sized(essential(state, now, is_frozen=live.frozen is not None), width, height)
     top = head(state, live, moment, now, width)
     if state.snapshot is None:
-        waiting = line(("  Waiting for the first values from the host.", Tone.FAINT))
-        return sized([top[1], BLANK, waiting], width, height)
-    body = _body(state, state.snapshot, width, height - 2)
+        return sized([top[1], BLANK, WAITING], width, height)
+    body = _body(state, state.snapshot, width, height - HEAD)
     if is_stale(state, now):
         body = faded(body)
     return sized([*top, *body], width, height)
@@ -141,11 +141,11 @@ def _chart_rows(room: int, charts: int) -> int:
 
 
 def _chart(state: State, series: str, name: str, width: int, height: int, unit: str = "") -> list[Line]:
-    return panels.history_chart(name, state.series.get(series), width, height, None, unit)
+    return history_chart(name, state.series.get(series), width, height, None, unit)
 
 
 def _acceptance_chart(state: State, width: int, height: int) -> list[Line]:
     if state.snapshot is None or state.snapshot.speculation.method is None:
         return []
     series = state.series.get("speculation.acceptance_rate")
-    return panels.history_chart("accepted", series, width, height, 1.0)
+    return history_chart("accepted", series, width, height, 1.0)

@@ -10,34 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from console import format as fmt
+from console.charts import SCALE, buckets, history_chart
+from console.labels import LABEL, WINDOW_NAMES, label, over, sub
 from console.lines import Line, Piece, Tone, fit, line, spread
 from console.model import Series
 from console.words import severity_glyph, trouble
 from engine_host.protocol.events import Event
 from engine_host.protocol.snapshot import WINDOWS, Gpu, Percentiles, Snapshot
 
-LABEL = 11
-"""Width of the first column."""
-
-WINDOW_NAMES = {"10s": "10 s", "1m": "1 min", "5m": "5 min"}
-CHART_SPAN_S = 300.0
-
 KV_WARN = 0.80
 KV_BAD = 0.95
 """Where operators warn and page (vLLM field practice); above the second, preemption is near."""
-
-
-def label(text: str) -> Piece:
-    return f"{text:<{LABEL}}", Tone.LABEL
-
-
-def sub(text: str) -> Piece:
-    return f"  {text:<{LABEL - 2}}", Tone.PLAIN
-
-
-def over(window_s: float | None) -> Piece:
-    """The window that a rate or ratio was taken over; nothing while it has none."""
-    return ("" if window_s is None else f"  ({fmt.window(window_s)})", Tone.FAINT)
 
 
 def header(snapshot: Snapshot, width: int) -> Line:
@@ -87,39 +70,6 @@ def kv_history(snapshot: Snapshot, series: Series | None, width: int, height: in
 
 def _gauge_width(width: int) -> int:
     return max(8, width - LABEL - 7 - 29)
-
-
-def history_chart(
-    name: str, series: Series | None, width: int, height: int, top: float | None, unit: str = ""
-) -> list[Line]:
-    """Five minutes as `height` rows of `width` cells and a scale. `top` None: up to the highest value shown.
-
-    Percent when `top` is given, as only fractions have a natural top.
-    """
-    chart_width = max(1, width - LABEL - SCALE)
-    values = buckets(series, chart_width)
-    known = [v for v in values if v is not None]
-    highest = top if top is not None else max(known, default=0.0)
-    peak = (fmt.percent(top) if top is not None else fmt.si(highest) + unit) if known else fmt.DASH
-    rows = fmt.chart(values, highest, height)
-    lines = []
-    for index, row in enumerate(rows):
-        mark = f" {peak}" if index == 0 else " 0, 5 min" if index == height - 1 else ""
-        head = sub(name) if index == height - 1 else (" " * LABEL, Tone.PLAIN)
-        lines.append(line(head, (row, Tone.BAR), (f"{mark:<{SCALE}}", Tone.FAINT)))
-    return lines
-
-
-SCALE = 10
-"""Cells to the right of a chart for its highest and lowest value."""
-
-
-def buckets(series: Series | None, width: int) -> list[float | None]:
-    """The last five minutes in `width` cells."""
-    if series is None:
-        return [None] * width
-    cell_s = max(series.step_s, CHART_SPAN_S / width)
-    return fmt.bucketed(series.values, series.end_at, series.step_s, cell_s, width)
 
 
 def prefix(snapshot: Snapshot) -> Line:
@@ -175,7 +125,7 @@ def speculation(snapshot: Snapshot, width: int) -> list[Line]:
         (f"{fmt.percent(spec.acceptance_rate):>6}", Tone.STRONG),
         "   mean length ",
         (f"{fmt.significant(spec.mean_acceptance_length):>4}", Tone.STRONG),
-        f" tokens   speed-up {_times(spec.estimated_speedup):>4}",
+        f" tokens   speed-up {fmt.factor(spec.estimated_speedup):>4}",
         window,
     )
     positions = _positions(spec.per_position, width - LABEL)
@@ -185,10 +135,6 @@ def speculation(snapshot: Snapshot, width: int) -> list[Line]:
         f"   drafted {fmt.rate(spec.drafted_per_s):>8}   accepted {fmt.rate(spec.accepted_per_s):>8}",
     )
     return [first, line(sub("position"), *positions), drafts]
-
-
-def _times(factor: float | None) -> str:
-    return fmt.DASH if factor is None else f"{fmt.significant(factor)}x"
 
 
 def _positions(rates: Sequence[float | None], room: int) -> list[Piece]:

@@ -14,13 +14,14 @@ from enum import StrEnum
 
 import msgspec
 
-from engine_host.protocol.methods import RequestList, RequestOrder, RequestRow, RequestsList
+from engine_host.protocol.methods import REQUEST_STATES, RequestList, RequestOrder, RequestRow, RequestsList
 
 FIRST = 500
 """Rows asked for at first, far more than a screenful: 150 kB a second, on a machine of its own a trifle."""
 
 MOST = 2_000
-"""What the host gives at most; asked for once the cursor has come to the end of the first ones."""
+"""What the host gives at most; asked for once the cursor has come to the end of the first ones, until it is back
+at their beginning."""
 
 ENDED = "ended"
 """Stands in the place of a state: the host has it no more."""
@@ -28,7 +29,7 @@ ENDED = "ended"
 UNLISTED = "unlisted"
 """The list was cut short, and it is no longer among those: it may have ended, or others come before it."""
 
-STATES = ("", "running", "waiting", "deferred", "preempted")
+STATES = ("", *REQUEST_STATES)
 """To filter by, in the order in which a key goes through them; the first is all."""
 
 ORDERS = tuple(RequestOrder)
@@ -89,6 +90,11 @@ def listed(desk: Desk, found: RequestList) -> Desk:
     return desk if desk.chosen or not desk.rows else replace(desk, chosen=desk.rows[0].id)
 
 
+def forgotten(desk: Desk) -> Desk:
+    """Another host: none of these requests is its own. How they are sorted and filtered stays."""
+    return replace(Desk(), order=desk.order, state=desk.state, match=desk.match, is_typing=desk.is_typing)
+
+
 def chosen(desk: Desk) -> RequestRow | None:
     """The one under the cursor, with its last figures if it is gone."""
     return desk.gone or _row(desk)
@@ -108,7 +114,8 @@ def moved(desk: Desk, steps: int) -> Desk:
         return desk
     at = min(len(desk.rows) - 1, max(0, position(desk) + steps))
     is_at_the_end = desk.is_cut and at == len(desk.rows) - 1
-    found = replace(desk, chosen=desk.rows[at].id, limit=MOST if is_at_the_end else desk.limit)
+    limit = MOST if is_at_the_end else FIRST if at == 0 else desk.limit
+    found = replace(desk, chosen=desk.rows[at].id, limit=limit)
     if desk.gone is not None and found.chosen != desk.chosen:
         found = _shown(replace(found, gone=None))
     return found
@@ -126,6 +133,8 @@ def filtered_by_next_state(desk: Desk) -> Desk:
 
 
 def matching(desk: Desk, text: str) -> Desk:
+    if desk.gone is not None and text not in desk.gone.id:
+        desk = replace(desk, gone=None)
     return _on_a_row(_shown(replace(desk, match=text)))
 
 

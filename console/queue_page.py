@@ -10,15 +10,14 @@ from collections.abc import Sequence
 
 from console import format as fmt
 from console.consequence import METHOD_ABORT
-from console.frame import Moment, head, seen, sized
+from console.frame import Moment, opening, sized
+from console.labels import label
 from console.lines import BLANK, Line, Tone, clip, faded, line, spread
 from console.model import State, is_stale, may
-from console.panels import label
 from console.polled import Polled, is_old, no_answer, standing
 from console.queue_desk import Desk, View, chosen, is_filtered, position
 from console.queue_table import heading_row, request_row
 from console.request_panel import about_lines, ended_words, request_lines
-from console.situation import is_without_engine, situation
 from console.switch_panels import wrapped
 from console.words import ROLE_NEEDED, trouble
 from engine_host.protocol.methods import METHODS, RequestList
@@ -43,16 +42,11 @@ _REMEDY = "A ends one request, R restarts the engine."
 def queue_page(
     live: State, desk: Desk, polled: Polled[RequestList], moment: Moment, width: int, height: int
 ) -> list[Line]:
-    state, now = seen(live, moment)
-    top = head(state, live, moment, now, width)
-    snapshot = state.snapshot
-    if snapshot is None:
-        return sized([*top, line(("  Waiting for the first values from the host.", Tone.FAINT))], width, height)
-    rows = [*top, *situation(snapshot, width, max(0, height - len(top) - 6))]
-    if is_without_engine(snapshot):
-        rows += [BLANK, line(("  No engine runs; held at the gate: ", Tone.FAINT), fmt.count(snapshot.queue.held))]
-        return sized(rows, width, height)
-    rows += _alarms(state, snapshot, desk, width)
+    top = opening(live, moment, width, height, keeps=8, without_engine="so requests wait at the gate or are refused")
+    if top.snapshot is None:
+        return sized([*top.rows, *_at_the_gate(top.state)], width, height)
+    state, now, snapshot = top.state, top.now, top.snapshot
+    rows = [*top.rows, *_alarms(state, snapshot, desk, width)]
     if desk.view is View.DETAIL:
         body = [BLANK, *_detail(desk, polled, snapshot, now, width)]
     else:
@@ -62,6 +56,12 @@ def queue_page(
     elif is_old(polled, state, now):
         body = [*body[:2], *faded(body[2:])]
     return sized([*rows, *body], width, height)
+
+
+def _at_the_gate(state: State) -> list[Line]:
+    """While no engine runs, which has all the others."""
+    held = state.snapshot.queue.held if state.snapshot is not None else None
+    return [] if held is None else [line(f"  held at the gate {fmt.count(held)}")]
 
 
 def _alarms(state: State, snapshot: Snapshot, desk: Desk, width: int) -> list[Line]:
@@ -123,7 +123,8 @@ def _where(desk: Desk, first: int, shown: int) -> Line:
     # Who filters wants to know of how many; otherwise the host's own total is what is there.
     of = len(desk.rows) if is_filtered(desk) or not desk.is_cut else total
     if shown >= of:
-        return line((fmt.many(of, "request"), Tone.FAINT))
+        # The one that has ended under the cursor is in sight, but there no more.
+        return line((fmt.many(of - (desk.gone is not None), "request"), Tone.FAINT))
     return line((f"{fmt.count(first + 1)} to {fmt.count(first + shown)} of {fmt.count(of)}", Tone.NOTICE))
 
 

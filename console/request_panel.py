@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from console import format as fmt
+from console.labels import label
 from console.lines import BLANK, Line, Tone, clip, line
-from console.panels import label
 from console.queue_desk import ENDED, UNLISTED
 from console.queue_table import acceptance
 from console.switch_panels import wrapped

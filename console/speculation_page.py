@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from console import format as fmt
-from console import panels
+from console.charts import history_chart
 from console.consequence import METHOD_DIALS
 from console.dials_desk import SPECULATIVE_TOKENS
-from console.frame import Moment, head, seen, sized
+from console.frame import Moment, opening, sized
+from console.labels import LABEL, WINDOW_NAMES, label, sub
 from console.lines import BLANK, Line, Piece, Tone, faded, line
 from console.model import State, is_stale, may
-from console.panels import WINDOW_NAMES, label, sub
-from console.situation import is_without_engine, situation
 from console.switch_panels import wrapped
 from engine_host.protocol.methods import METHODS
 from engine_host.protocol.snapshot import WINDOWS, Choice, Recommendation, Snapshot, Speculation, SpeculationWindow
@@ -28,16 +27,11 @@ TALL_FROM = 34
 
 
 def speculation_page(live: State, moment: Moment, width: int, height: int) -> list[Line]:
-    state, now = seen(live, moment)
-    top = head(state, live, moment, now, width)
-    snapshot = state.snapshot
-    if snapshot is None:
-        return sized([*top, line(("  Waiting for the first values from the host.", Tone.FAINT))], width, height)
-    top += situation(snapshot, width, max(0, height - 16))
-    if is_without_engine(snapshot):
-        return sized([*top, BLANK, line(("  No engine runs, so nothing is drafted.", Tone.FAINT))], width, height)
-    body = _body(state, snapshot, width, height - len(top))
-    return sized([*top, *(faded(body) if is_stale(state, now) else body)], width, height)
+    top = opening(live, moment, width, height, keeps=16, without_engine="so nothing is drafted")
+    if top.snapshot is None:
+        return sized(top.rows, width, height)
+    body = _body(top.state, top.snapshot, width, height - len(top.rows))
+    return sized([*top.rows, *(faded(body) if is_stale(top.state, top.now) else body)], width, height)
 
 
 def offer(state: State) -> tuple[str, int, float | None, str] | None:
@@ -51,7 +45,7 @@ def offer(state: State) -> tuple[str, int, float | None, str] | None:
         return "apply", advice.k, None, fmt.clean(f"recommended: {advice.text}")
     if advice.try_k is not None and advice.try_k != dial.value and dial.low <= advice.try_k <= dial.high:
         for_s = float(min(604_800, max(1, advice.try_s or 60)))
-        return "try", advice.try_k, for_s, fmt.clean(f"to measure it: {advice.text}")
+        return "try", advice.try_k, for_s, f"to measure K {advice.try_k}"
     return None
 
 
@@ -73,7 +67,7 @@ def _body(state: State, snapshot: Snapshot, width: int, height: int) -> list[Lin
     rows = [_heading(spec), *_rates(windows), *_positions(windows, width)]
     if height >= TALL_FROM:
         accepted = state.series.get("speculation.acceptance_rate")
-        rows += [BLANK, *panels.history_chart("accepted", accepted, width, 4, 1.0), BLANK]
+        rows += [BLANK, *history_chart("accepted", accepted, width, 4, 1.0), BLANK]
     return [*rows, *_advice(state, spec, width, height - len(rows))]
 
 
@@ -84,14 +78,13 @@ _HOW_TO = (
 
 
 def _heading(spec: Speculation) -> Line:
-    speed = fmt.DASH if spec.estimated_speedup is None else f"{fmt.significant(spec.estimated_speedup)}x"
     return line(
         label("Speculate"),
         fmt.clean(spec.method or fmt.DASH),
         "   K ",
         (fmt.count(spec.k), Tone.STRONG),
         f" of max {fmt.count(spec.k_max)}   speed-up ",
-        (speed, Tone.STRONG),
+        (fmt.factor(spec.estimated_speedup), Tone.STRONG),
         ("  against K 0", Tone.FAINT),
     )
 
@@ -129,7 +122,7 @@ def _positions(windows: Sequence[tuple[str, SpeculationWindow]], width: int) -> 
     longest = max((len(window.per_position) for _, window in windows), default=0)
     if longest == 0:
         return [line(label("Position"), ("no draft in any window", Tone.FAINT))]
-    room = max(1, (width - panels.LABEL - 5) // POSITION)
+    room = max(1, (width - LABEL - 5) // POSITION)
     shown = min(longest, room)
     more = f"  +{longest - shown}" if longest > shown else ""
     rows = [line(label("Position"), ("".join(f"{i:>{POSITION}}" for i in range(1, shown + 1)) + more, Tone.FAINT))]
@@ -148,7 +141,7 @@ def _advice(state: State, spec: Speculation, width: int, room: int) -> list[Line
     if advice is None:
         return [line(label("Recommend"), fmt.DASH, ("   the host gives no recommendation", Tone.FAINT))]
     is_better = advice.k is not None and advice.k != spec.k
-    parts = wrapped(advice.text, width - panels.LABEL - 1)
+    parts = wrapped(advice.text, width - LABEL - 1)
     tone = Tone.GOOD if is_better else Tone.PLAIN
     rows = [line(label("Recommend" if i == 0 else ""), (part, tone)) for i, part in enumerate(parts[:4])]
     found = offer(state)
@@ -179,7 +172,7 @@ def _choices(advice: Recommendation, spec: Speculation, room: int) -> list[Line]
         rows.append(
             line(
                 (f"{choice.k:>3}{fmt.significant(choice.tokens_per_step):>12}{fmt.latency(choice.step_s):>9}", tone),
-                (f"{fmt.si(choice.tokens_per_s):>9}{_times(ratio):>8}  ", tone),
+                (f"{fmt.si(choice.tokens_per_s):>9}{fmt.factor(ratio):>8}  ", tone),
                 (fmt.bar(choice.tokens_per_s / best if best > 0 else None, 8), Tone.BAR),
                 ("  measured" if choice.is_measured else "  inferred", Tone.FAINT),
                 (f"  {', '.join(marks)}" if marks else "", Tone.GOOD),
@@ -196,7 +189,3 @@ def picked(choices: Sequence[Choice], room: int, wanted: set[int | None]) -> lis
     nearest = sorted(choices, key=lambda choice: (min(abs(choice.k - anchor) for anchor in anchors), choice.k))
     kept = {id(choice) for choice in nearest[:room]}
     return [choice for choice in choices if id(choice) in kept]
-
-
-def _times(ratio: float | None) -> str:
-    return fmt.DASH if ratio is None else f"{fmt.significant(ratio)}x"

@@ -11,8 +11,8 @@ import textwrap
 from collections.abc import Sequence
 
 from console import format as fmt
+from console.labels import LABEL, label
 from console.lines import BLANK, Line, Piece, Tone, cells, clip, line
-from console.panels import LABEL, label
 from console.words import outcome_word
 from engine_host.protocol.profiles import Tier
 from engine_host.protocol.snapshot import Snapshot

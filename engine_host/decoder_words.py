@@ -21,9 +21,10 @@ _COMPARED = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"
 _PATTERNS = (
     (re.compile(r"Object missing required field `(.+)`"), r"\1 is missing"),
     (re.compile(r"Object contains unknown field `(.+)`"), r'it has no "\1"'),
+    (re.compile(r"JSON is malformed: (.+)"), r"\1"),
     (re.compile(r"Invalid enum value (.+)"), r"\1 is not one of its values"),
 )
-_LENGTH = re.compile(r"Expected `(str|array)` of length (>=|<=) (\d+)")
+_LENGTH = re.compile(r"Expected `(str|array|object)` of length (>=|<=) (\d+)")
 _BOUND = re.compile(r"Expected `(int|float)` (>=|<=|>|<) (\S+)")
 _TYPE = re.compile(r"Expected `(.+)`, got `(.+)`")
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")

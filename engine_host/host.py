@@ -45,6 +45,7 @@ from engine_host.telemetry.event_log import EventLog
 from engine_host.telemetry.latency import LatencyWindows
 from engine_host.telemetry.machine import MachineSampler
 from engine_host.telemetry.snapshot_taker import HostIdentity, SnapshotTaker
+from engine_host.telemetry.stall_watch import StallWatch
 from engine_host.telemetry.store import TelemetryStore
 from engine_host.throttle.auto_dials import AutoDials
 from engine_host.throttle.pilot import Pilot
@@ -80,6 +81,7 @@ class EngineHost:
         self.events = EventLog()
         self._store = TelemetryStore()
         self._entry = Entry(Gate(LatencyWindows(WINDOWS)))
+        self._stalls = StallWatch(self.events.append)
         self._machine = MachineSampler()
         self._start_times = StartTimes(options.state_dir / START_TIMES_FILE)
         self._log = LogFile(options.state_dir / "engine.log", self._on_log_line)
@@ -136,7 +138,6 @@ class EngineHost:
         self._signals = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Task[str] | None = None
-        self._stalled: str | None = None
         self._stop_began: float | None = None
 
     def _on_step(self, step: StepStats) -> None:
@@ -276,25 +277,10 @@ class EngineHost:
     def _look(self) -> None:
         self._store.sample_history(self._lifecycle.backlog)
         self._snapshots.keep_up()
-        queue = self._snapshots.queue()
         engine, under_way = self._lifecycle.engine, self._lifecycle.switch_under_way
-        if engine is None or engine.is_dead or (under_way is not None and not under_way.can_cancel):
-            self._stalled = None  # nothing can run, which is told elsewhere; that it flows again would be untrue
-            return
-        reason = queue.stalled_reason
-        if reason != self._stalled:
-            if reason is not None:
-                remedy = {
-                    "hung": "`vllm-console restart` starts the engine anew",
-                    "stuck": "`vllm-console requests list` names it, `requests abort` ends it",
-                }[reason]
-                if under_way is not None:
-                    remedy = "the switch under way brings a new engine, `vllm-console switch --cancel` ends it"
-                text = f"{reason.upper()}: {queue.stalled_text}; {remedy}"
-                self.events.append(f"engine.{reason}", text, severity=Severity.ERROR)
-            else:
-                self.events.append("engine.flows", f"no longer {self._stalled}: requests run again")
-            self._stalled = reason
+        # An engine that hands over to another one has nothing to run any more.
+        can_run = engine is not None and not engine.is_dead and (under_way is None or under_way.can_cancel)
+        self._stalls.look(self._snapshots.queue(), can_run=can_run, is_switching=under_way is not None)
 
     def _on_log_line(self, line: str) -> None:
         """In the follower's thread."""

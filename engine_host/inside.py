@@ -21,6 +21,7 @@ from engine_host.protocol.methods import (
     RequestList,
     RequestsList,
 )
+from engine_host.protocol.snapshot import State
 from engine_host.telemetry.block_map import block_map
 from engine_host.telemetry.request_list import Known, RequestTable
 from engine_host.telemetry.request_trouble import Trouble, core_capacity
@@ -45,7 +46,10 @@ class Inside:
         return self._lifecycle.dials.sheet()
 
     async def set_dials(self, params: DialsSet, who: str) -> str:
-        return await self._lifecycle.dials.set(params, who)
+        told = await self._lifecycle.dials.set(params, who)
+        if self._lifecycle.state is State.SWITCHING:
+            told += "; a switch is under way: the next profile begins at its own"
+        return told
 
     # --- requests --------------------------------------------------------------------------------------------------
 
@@ -55,7 +59,7 @@ class Inside:
             return RequestList(requests=[], total=0, by_state={}, at=time.time(), unavailable_reason=_NO_ENGINE)
         samples, reason = _samples(engine)
         queue = self._store.queue(self._lifecycle.backlog)
-        trouble = Trouble(core_capacity(engine.facts), queue.stalled_reason, self._store.last_step_age_s)
+        trouble = Trouble(core_capacity(engine.facts), queue.stalled_reason, self._store.gauges.last_step_age_s)
         known = Known(engine.requests(), samples, queue.waiting or 0, trouble, time.time())
         return RequestTable(known).listed(params, reason)
 

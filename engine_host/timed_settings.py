@@ -42,6 +42,10 @@ class Settings(Generic[V]):
     def in_force(self, now: float) -> Setting[V]:
         return next((one for one in reversed(self._passing) if _holds(one, now)), self._stays)
 
+    def over(self, now: float) -> Setting[V] | None:
+        """The one that was in force until it ended, if it has ended and is not forgotten yet."""
+        return self._passing[-1] if self._passing and not _holds(self._passing[-1], now) else None
+
     def with_(self, setting: Setting[V]) -> Settings[V]:
         """These and a younger one: in force from now on, until it ends."""
         if setting.ends is None:
@@ -63,8 +67,8 @@ class Settings(Generic[V]):
         return self._passing[-1].ends if self._passing else None
 
     def end(self, now: float) -> Setting[V] | None:
-        """Forget what has ended; returns the one that was in force until then, if it has ended."""
-        was = self._passing[-1] if self._passing and not _holds(self._passing[-1], now) else None
+        """Forget what has ended; returns what `over` does."""
+        was = self.over(now)
         self._passing = [one for one in self._passing if _holds(one, now)]
         return was
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from console import format as fmt
-from console.client import CallFailed, Client, ConnectionLost, NoAnswer, connected, decoded
+from console.call_errors import CallFailed, ConnectionLost, NoAnswer
+from console.client import Client, connected, decoded
 from console.commands.agreement import agree, need_somebody_to_ask, refuse_without_role
 from console.commands.output import write_json
 from console.connect import Target, resolve
@@ -45,7 +46,9 @@ def change(
     if as_json:
         write_json(bytes(raw))
     else:
-        print(f"{fmt.clean(applied.text)} (took {fmt.latency(applied.took_s)}; the host is now {applied.state.value})")
+        # The host has ended by now, and was draining when it answered.
+        stands = "" if method == "host.stop" else f"; the host is now {applied.state.value}"
+        print(f"{fmt.clean(applied.text)} (took {fmt.latency(applied.took_s)}{stands})")
     return EXIT_DONE
 
 

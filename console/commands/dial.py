@@ -19,10 +19,9 @@ from console.commands.agreement import refuse_without_role
 from console.commands.change import sent_once
 from console.commands.output import write_json, write_lines
 from console.connect import Target, resolve
+from console.consequence import DIAL_DEADLINE_S, METHOD_DIALS
 from engine_host.protocol.errors import EXIT_DONE, OperatorError
 from engine_host.protocol.methods import DialsApplied, DialSheet, DialsSet
-
-METHOD = "dials.set"
 
 V = TypeVar("V", bound=int | None)
 
@@ -40,8 +39,8 @@ def dial(arguments: argparse.Namespace) -> int:
             write_lines(dial_lines(sheet))
         return EXIT_DONE
     order = _order(arguments)
-    raw = asyncio.run(_set(resolve(arguments.target), order, arguments.timeout))
-    applied = decoded(raw, DialsApplied, METHOD)
+    raw = asyncio.run(_set(resolve(arguments.target), order, arguments.timeout or DIAL_DEADLINE_S))
+    applied = decoded(raw, DialsApplied, METHOD_DIALS)
     if arguments.json:
         write_json(bytes(raw))
     else:
@@ -81,5 +80,5 @@ async def _get(target: Target) -> msgspec.Raw:
 
 async def _set(target: Target, order: DialsSet, timeout_s: float) -> msgspec.Raw:
     async with connected(target.path) as client:
-        refuse_without_role(client.hello, METHOD)
-        return await sent_once(client, METHOD, order, timeout_s)
+        refuse_without_role(client.hello, METHOD_DIALS)
+        return await sent_once(client, METHOD_DIALS, order, timeout_s)

@@ -44,7 +44,7 @@ def add_dial(commands: Any, add_command: AddCommand) -> None:
     )
     _reason(dial)
     dial.add_argument(
-        "--timeout", type=Number(0.1, 3600.0), default=75.0, metavar="S", help="how long to wait for the outcome"
+        "--timeout", type=Number(0.1, 3600.0), metavar="S", help="how long to wait for the outcome; default: 75"
     )
     dial.add_argument("--json", action="store_true", help="print the dials, or the outcome, as one JSON object")
 

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 
 from console import format as fmt
 from console.lines import Line, Tone, fit, line, plain_text
-from engine_host.protocol.methods import DialSheet, RequestList, RequestRow
+from engine_host.protocol.methods import REQUEST_STATES, DialSheet, RequestList, RequestRow
 from engine_host.protocol.snapshot import Dial
 
-STATES = ("running", "waiting", "deferred", "preempted")
 _ID_CELLS = 28
 """Of an id, that a terminal should have room for: vLLM's own begin with what kind they are, then 32 random digits."""
 _ID_LEAST = 12
@@ -47,7 +46,8 @@ def _whose(dial: Dial) -> Line:
 
 
 def request_lines(found: RequestList, width: int) -> list[Line]:
-    counts = ", ".join(f"{fmt.count(found.by_state[state])} {state}" for state in STATES if found.by_state.get(state))
+    by_state = [(state, found.by_state.get(state)) for state in REQUEST_STATES]
+    counts = ", ".join(f"{fmt.count(count)} {state}" for state, count in by_state if count)
     shown = f"; {fmt.count(len(found.requests))} shown" if len(found.requests) < found.total else ""
     rows = [line((fmt.many(found.total, "request"), Tone.STRONG), f": {counts}" if counts else "", shown)]
     if found.unavailable_reason is not None:

@@ -16,7 +16,8 @@ from typing import TypeVar
 import msgspec
 
 from console import format as fmt
-from console.client import NO_PARAMS, READ_DEADLINE_S, CallFailed, connected
+from console.call_errors import CallFailed
+from console.client import NO_PARAMS, READ_DEADLINE_S, connected
 from console.commands.output import write_json
 from console.connect import resolve
 from console.consequence import FORECAST_DEADLINE_S

@@ -14,11 +14,9 @@ from console.commands.agreement import agree, need_somebody_to_ask, refuse_witho
 from console.commands.change import sent_once
 from console.commands.output import width, write_json, write_lines
 from console.connect import Target, resolve
-from console.consequence import abort_consequence
+from console.consequence import METHOD_ABORT, abort_consequence
 from engine_host.protocol.errors import EXIT_DONE, EXIT_INVALID, OperatorError
 from engine_host.protocol.methods import Applied, RequestAbort, RequestList, RequestOrder, RequestRow, RequestsList
-
-METHOD = "requests.abort"
 
 _NAMESAKES = 2_000
 """Requests looked at for the one that is meant: those whose id contains what was given."""
@@ -49,9 +47,9 @@ async def _listed(target: Target, asked: RequestsList) -> msgspec.Raw:
 
 
 def _abort(arguments: argparse.Namespace) -> int:
-    need_somebody_to_ask(METHOD, arguments.yes)
+    need_somebody_to_ask(METHOD_ABORT, arguments.yes)
     raw = asyncio.run(_aborted(resolve(arguments.target), arguments))
-    applied = decoded(raw, Applied, METHOD)
+    applied = decoded(raw, Applied, METHOD_ABORT)
     if arguments.json:
         write_json(bytes(raw))
     else:
@@ -61,14 +59,14 @@ def _abort(arguments: argparse.Namespace) -> int:
 
 async def _aborted(target: Target, arguments: argparse.Namespace) -> msgspec.Raw:
     async with connected(target.path) as client:
-        refuse_without_role(client.hello, METHOD)
+        refuse_without_role(client.hello, METHOD_ABORT)
         wanted = arguments.id
         if not arguments.yes:
             found = await _meant(client, wanted)
             await agree(f"End the request {fmt.clean(found.id)}.", abort_consequence(found))
             wanted = found.id
         order = RequestAbort(id=wanted, reason=arguments.reason, idempotency_key=uuid.uuid4().hex)
-        return await sent_once(client, METHOD, order, arguments.timeout)
+        return await sent_once(client, METHOD_ABORT, order, arguments.timeout)
 
 
 async def _meant(client: Client, wanted: str) -> RequestRow:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from console import format as fmt
-from console.client import CallFailed, Client, ConnectionLost, NoAnswer, connected, decoded
+from console.call_errors import CallFailed, ConnectionLost, NoAnswer
+from console.client import Client, connected, decoded
 from console.commands.agreement import agree, need_somebody_to_ask, refuse_without_role
 from console.commands.change import sent_once
 from console.commands.output import width, write_json, write_lines

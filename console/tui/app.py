@@ -20,7 +20,7 @@ from textual.events import Key
 from textual.worker import WorkerFailed
 
 from console import format as fmt
-from console.client import ConnectionLost
+from console.call_errors import ConnectionLost
 from console.connect import Target
 from console.consequence import METHOD_STOP, consequence, deadline_s
 from console.frame import Moment

@@ -25,11 +25,19 @@ T = TypeVar("T")
 
 class Poll(Generic[T]):
     def __init__(
-        self, page: Page, label: str, method: str, type_: type[T], took: Callable[[T], None] = lambda answer: None
+        self,
+        page: Page,
+        label: str,
+        method: str,
+        type_: type[T],
+        took: Callable[[T], None] = lambda answer: None,
+        forgot: Callable[[], None] = lambda: None,
     ) -> None:
-        """`label`: what is asked for, in a failure's words. `took` is told every answer; `polled` holds the newest."""
+        """`label`: what is asked for, in a failure's words. `took` is told every answer; `polled` holds the newest.
+        `forgot` is told when there is another host: what the former one answered is no more."""
         self.polled: Polled[T] = Polled()
-        self._page, self._label, self._method, self._type, self._took = page, label, method, type_, took
+        self._page, self._label, self._method, self._type = page, label, method, type_
+        self._took, self._forgot = took, forgot
         self._params: object = None
         self._asked_at = float("-inf")
         self._boot_id = ""
@@ -42,6 +50,7 @@ class Poll(Generic[T]):
         if state.hello is not None and state.hello.boot_id != self._boot_id:
             self._boot_id = state.hello.boot_id
             self.polled = Polled()
+            self._forgot()
         is_due = now - self._asked_at >= EVERY_S or params != self._params
         if self._is_asking or not is_due or state.link is not Link.UP or state.frozen is not None:
             return

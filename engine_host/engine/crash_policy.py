@@ -32,12 +32,20 @@ class CrashPolicy:
             self._crashes.popleft()
         return max(len(self._crashes), self._without_service)
 
-    def crashed(self, *, had_served: bool) -> float | None:
-        """Record a crash; returns the pause in seconds before the next start, None to give up."""
-        self._crashes.append(self._clock())
-        self._without_service = 1 if had_served else self._without_service + 1
+    @property
+    def pause_s(self) -> float | None:
+        """Before the next start, after a crash; None: give up."""
         count = self.recent
         return None if count >= CRASH_LIMIT else self._backoff_s[min(count, len(self._backoff_s)) - 1]
+
+    def crashed(self, *, had_served: bool) -> None:
+        """Record a crash."""
+        self._crashes.append(self._clock())
+        self._without_service = 1 if had_served else self._without_service + 1
+
+    def serves(self) -> None:
+        """An engine serves: what failed before it failed in a row that has ended."""
+        self._without_service = 0
 
     def forgive(self) -> None:
         """An operator's restart starts the count anew."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from engine_host.engine.dial_words import is_over
 from engine_host.live.dial import DialName, DialRange
 from engine_host.profiles import Profile
 from engine_host.protocol.errors import EXIT_INVALID, OperatorError
@@ -38,8 +39,10 @@ def moved(
             found[name] = held.moved(start, span.nearest)
         else:
             found[name] = Settings(Setting(start))
-        if held is not None and (was := held.in_force(now)).who is not None:
-            value = found[name].in_force(now).value
+        value = found[name].in_force(now).value
+        if held is not None and is_kept and (ended := held.over(now)) is not None:
+            notes.append((f"{name} is {value} in the new engine: {is_over(ended)}", Severity.INFO))
+        elif held is not None and (was := held.in_force(now)).who is not None:
             if not is_kept:
                 notes.append((f"{name} {was.value} → {value}: {profile.name} begins at its own", Severity.INFO))
             elif value == was.value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from engine_host.live.dial import DialName, DialRange
@@ -48,11 +48,14 @@ class DialWords:
         return f"there are: {', '.join(self.ranges)}"
 
     @staticmethod
-    def told(before: Mapping[DialName, int], after: Mapping[DialName, int], order: DialsSet) -> str:
-        """`speculative_tokens 5 → 2 for 10 m: trying`."""
+    def told(
+        before: Mapping[DialName, int], after: Mapping[DialName, int], passed: Collection[DialName], order: DialsSet
+    ) -> str:
+        """`speculative_tokens 5 → 2 for 10 m: trying`. `passed`: those whose value would have ended by itself."""
         parts = []
         for name, value in after.items():
-            moved = f"{before[name]} → {value}" if value != before[name] else f"stays {value}"
+            stays = "for good" if name in passed and order.for_s is None else ""
+            moved = f"{before[name]} → {value}" if value != before[name] else f"stays {value} {stays}".rstrip()
             parts.append(f"{name} {moved}" + (" (its start)" if order.values[str(name)] is None else ""))
         span = f" for {span_in_words(order.for_s)}" if order.for_s is not None else ""
         return ", ".join(parts) + span + (f": {order.reason}" if order.reason else "")
@@ -72,4 +75,9 @@ def in_force_again(name: DialName, before: int, value: int, ended: Setting[int] 
         return f"{name} {before} → {value}: the scheduler answers again"
     if ended is None:
         return f"{name} {before} → {value}"
-    return f"{name} {before} → {value}: the {span_in_words(ended.spoken_for_s or 0.0)} of {ended.who} are over"
+    return f"{name} {before} → {value}: {is_over(ended)}"
+
+
+def is_over(ended: Setting[int]) -> str:
+    """`the 10 m of maria are over`."""
+    return f"the {span_in_words(ended.spoken_for_s or 0.0)} of {ended.who} are over"

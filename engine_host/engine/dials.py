@@ -128,11 +128,12 @@ class Dials:
                 for name, value in values.items()
             }
             wanted = {name: settings.in_force(now).value for name, settings in planned.items()}
+            passed = {name for name in values if self._settings[name].in_force(now).ends is not None}
+            told = words.told(before, wanted, passed, order)
             fault = await self._tell(live, wanted)
             self._settings.update(planned)
             self.version += 1
             self._woken.set()
-            told = words.told(before, wanted, order)
             if fault is not None:
                 raise OperatorError(
                     f"the outcome is unknown: {told}: {fault}",

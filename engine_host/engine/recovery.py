@@ -34,6 +34,8 @@ class Recovery:
         self.failure: Failure | None = None
         """The last one."""
         self._restart_at: float | None = None
+        self._is_counted = False
+        """The death of the engine that served, told by a switch which has not ended yet."""
 
     @property
     def crashes_in_window(self) -> int:
@@ -52,6 +54,7 @@ class Recovery:
         """An operator's restart begins anew."""
         self._crashes.forgive()
         self._restart_at = None
+        self._is_counted = False
         self.failure = None
 
     def start_failed(self, error: EngineStartError | OperatorError, *, first: bool) -> None:
@@ -71,6 +74,8 @@ class Recovery:
     def recovered(self) -> None:
         """An engine serves: the last failure is past, and no start is due."""
         self._restart_at = None
+        self._is_counted = False
+        self._crashes.serves()
         if self.failure is not None and self.failure.recovered_at is None:
             self.failure = msgspec.structs.replace(self.failure, recovered_at=time.time())
 
@@ -90,8 +95,13 @@ class Recovery:
         return Unavailable(state, "The engine is starting.", back_in_s)
 
     def lost(self, failure: Failure, to: str) -> None:
-        """An engine has died that a switch was about to replace by one of the profile `to`: there is none to start."""
+        """An engine has died that a switch was about to replace by one of the profile `to`: there is none to start.
+
+        Counted now: the lifecycle sees this death only if the switch ends without a new engine.
+        """
         self.failure = failure
+        self._crashes.crashed(had_served=True)
+        self._is_counted = True
         text = f"engine died during the switch to {to}: {failure.reason}; new requests wait at the gate"
         self._state.tell("engine.died", text, Severity.ERROR, {"lines": failure.lines})
 
@@ -99,8 +109,10 @@ class Recovery:
         """Record a crash, go DEAD and set when to try again, if at all."""
         self.failure = failure
         reason = failure.reason
-        pause_s = self._crashes.crashed(had_served=had_served)
-        count = self._crashes.recent
+        if not (had_served and self._is_counted):
+            self._crashes.crashed(had_served=had_served)
+        self._is_counted = False
+        pause_s, count = self._crashes.pause_s, self._crashes.recent
         if pause_s is None:
             self._restart_at = None
             text = f"{what}: {reason}; {count} crashes, giving up: `vllm-console restart` tries again"

@@ -3,7 +3,8 @@
 vLLM's app is attached when an engine is ready and detached before it goes; the HTTP server, its port and its open
 connections outlive every engine. What costs the engine something passes the throttle's gate first and a switch's hold
 then: whoever waits at the gate is in no app's hands, goes to the app that serves when its turn comes, and is told at
-once when none does any more. Per token nothing happens here: vLLM's app is given the server's own `send`.
+once when none does any more. Per token nothing happens here: vLLM's app is given the
+server's own `send`, in all APIs but two (`failing_streams`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import itertools
 import time
 
 from engine_host.engine.port import AsgiApp, Receive, Scope, Send
+from engine_host.gateway.failing_streams import WATCHED
 from engine_host.gateway.gate import Gate, Passage
 from engine_host.gateway.held_request import HeldRequest
 from engine_host.gateway.inference_paths import inference_path
@@ -158,8 +160,14 @@ class Entry:
         self.inflight += 1
         self._inflight_by_app[key] = self._inflight_by_app.get(key, 0) + 1
         self._idle.clear()
+        watched = WATCHED.get(scope.get("path", ""))
+        stream = watched(send) if watched is not None else None
         try:
-            await (app if passage is None else passage.app(app))(scope, receive, send)
+            handler = app if passage is None else passage.app(app)
+            await handler(scope, receive, send if stream is None else stream.send)
+        except Exception as error:
+            if stream is None or not await stream.end(error):
+                raise
         finally:
             self.inflight -= 1
             self._inflight_by_app[key] -= 1

@@ -56,11 +56,13 @@ class CoreBoard:
         self._blocks = 0
 
     def open_for_samples(self, facts: CoreFacts) -> None:
-        """Make room, then tell the host that the scheduler is built."""
+        """Make room, then tell the host that the scheduler is built. Raises `OSError`, and then a fault can still be
+        told."""
+        os.ftruncate(self._fd, layout.whole_size(facts.blocks))
+        wider = mmap.mmap(self._fd, layout.whole_size(facts.blocks))
         self._words.release()
         self._memory.close()
-        os.ftruncate(self._fd, layout.whole_size(facts.blocks))
-        self._memory = mmap.mmap(self._fd, layout.whole_size(facts.blocks))
+        self._memory = wider
         self._words = memoryview(self._memory).cast("Q")
         self._blocks = facts.blocks
         Cell(self._memory, layout.FACTS_AT, layout.FACTS_SIZE).write(msgspec.json.encode(facts))

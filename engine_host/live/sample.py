@@ -39,8 +39,9 @@ REQUEST = np.dtype(
     [
         ("id", "S96"),
         ("state", "u1"),
-        ("priority", "i4"),
+        ("priority", "i8"),  # a client's number: vLLM takes 64 bits
         ("arrived", "f8"),  # Unix time
+        ("began", "f8"),  # Unix time of the step that first took it in; 0 while there was none
         ("prompt_tokens", "u4"),
         ("generated_tokens", "u4"),
         ("computed_tokens", "u4"),  # with KV in blocks

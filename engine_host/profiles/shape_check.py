@@ -1,7 +1,8 @@
 """What can be said of a profile without its host: on a laptop, in CI.
 
-Unknown names are warnings here and errors on the host. This side knows the arguments of the pinned vLLM, the host has
-the installed one, and only that one counts.
+This side knows the arguments of the pinned vLLM; the host has the installed one, and only that one counts. So a name
+that is unknown here is an error where one of the pinned vLLM's is close to it, which makes it a slip, or where it is
+known to be gone; else it is a warning, as it may belong to another release.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from engine_host.profiles.arguments import Kind, catalogue
 from engine_host.profiles.keys import ValidNames, unknown_keys
+from engine_host.profiles.older_names import OLDER, OLDER_NESTED
 from engine_host.profiles.profile import Profile
 from engine_host.profiles.shape import type_name
 from engine_host.protocol.events import Severity
@@ -37,11 +39,12 @@ _WANTED: dict[Kind, tuple[tuple[type, ...], str]] = {
 
 def shape_check(profile: Profile) -> Preflight:
     """Read, inherited and built already; what may still be wrong are vLLM's own names and kinds."""
+    findings = [*_names(profile), *_kinds(profile)]
     return Preflight(
         profile=profile.name,
         digest=profile.digest,
-        ok=True,
-        findings=[*_names(profile), *_kinds(profile)],
+        ok=not any(found.severity is Severity.ERROR for found in findings),
+        findings=findings,
         unchecked=UNCHECKED,
     )
 
@@ -54,12 +57,28 @@ def pinned_names() -> ValidNames:
 def _names(profile: Profile) -> Iterator[Finding]:
     version = catalogue().vllm_version
     for unknown in unknown_keys(profile, pinned_names()):
+        became = _became(unknown.key)
+        is_slip = became is not None or unknown.nearest is not None
         yield Finding(
             id="key.unknown",
-            severity=Severity.WARNING,
+            severity=Severity.ERROR if is_slip else Severity.WARNING,
             text=f"{unknown.path}: {unknown.key} is no argument of vLLM {version}",
-            remedy=f'did you mean "{unknown.nearest}"?' if unknown.nearest else "check it on the host",
+            remedy=became or (f'did you mean "{unknown.nearest}"? Or, {_ELSEWHERE}' if is_slip else _ELSEWHERE),
         )
+
+
+_ELSEWHERE = "if another release has it, only a host with that one can tell: --on-host"
+
+
+def _became(key: str) -> str | None:
+    """What a dotted key of an older release became; None for one that is not known as such."""
+    _, name, *inner = key.split(".", 2)
+    if inner:
+        _, note = OLDER_NESTED.get(name, {}).get(inner[0], (None, None))
+    else:
+        note = OLDER[name].note if name in OLDER else None
+    # The import's last word, which is of what it has done.
+    return None if note is None else f"{(inner or [name])[0]}: {note.removesuffix('; left out')}"
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ class DialSheet(msgspec.Struct, frozen=True, kw_only=True):
 
 class DialsSet(Change, frozen=True, kw_only=True):
     values: Annotated[dict[str, int | None], msgspec.Meta(min_length=1, max_length=8)]
-    """By dial; `None`: back to what the engine was started with."""
+    """By dial; `None`: back to where it stands while nobody has set it."""
     for_s: TtlSeconds | None = None
     """After it the former value returns; `None`: it stays."""
     expected: Annotated[dict[str, int], msgspec.Meta(max_length=8)] | None = None
@@ -254,11 +254,15 @@ class RequestOrder(StrEnum):
     PREEMPTIONS = "preemptions"
 
 
+REQUEST_STATES = ("running", "waiting", "deferred", "preempted")
+"""Where a request stands, in the order in which it is told. `deferred` waits for something else than room."""
+
+
 class RequestsList(_Params, frozen=True, kw_only=True):
     order: RequestOrder = RequestOrder.AGE
     """Largest first."""
     state: str | None = None
-    """Only those in it: `running` `waiting` `deferred` `preempted`."""
+    """Only those in it, of `REQUEST_STATES`."""
     match: Annotated[str, msgspec.Meta(max_length=200)] = ""
     """Only those whose id contains it."""
     limit: Annotated[int, msgspec.Meta(ge=1, le=2_000)] = 500
@@ -271,7 +275,8 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     age_s: float
     waited_s: float
-    """From its arrival to its first step; until now while that is not known, which it is with the first token."""
+    """From its arrival to its first step; until now while that is not known. The scheduler tells of it at once; without
+    its word it is known with the first token."""
     prompt_tokens: int | None = None
     generated_tokens: int | None = None
     max_tokens: int | None = None
@@ -283,7 +288,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     drafted: int | None = None
     accepted: int | None = None
     trouble: str | None = None
-    """In words: hung, or stuck because it can never be scheduled."""
+    """In words: hung, or stuck because it can never be scheduled or nothing runs before it."""
 
 
 class RequestList(msgspec.Struct, frozen=True, kw_only=True):
@@ -314,6 +319,7 @@ class KvMap(msgspec.Struct, frozen=True, kw_only=True):
     """The blocks in order of their numbers, in groups of equal size (the last may be smaller)."""
 
     at: float
+    """Unix time."""
     blocks_per_cell: int
     cells: list[tuple[int, int, int, int]]
     """Blocks in each `engine_host.live.sample.BlockState`, in its order; every block is in one of them."""

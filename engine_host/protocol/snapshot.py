@@ -136,7 +136,7 @@ class Kv(_Wire, frozen=True, kw_only=True):
     """Tokens a block holds."""
     capacity_tokens: int | None = None
     internal_waste: float | None = None
-    """1 - tokens stored / (active blocks x block size)."""
+    """1 - tokens stored / (blocks held x block size), both counted once for every request that holds them."""
     longest_requests: float | None = None
     """How many requests of the longest length fit at once: capacity / longest length."""
     full_in_s: float | None = None
@@ -148,6 +148,8 @@ class Queue(_Wire, frozen=True, kw_only=True):
     running: int | None = None
     waiting: int | None = None
     waiting_by_reason: dict[str, int] = {}
+    """Adds up to `waiting`. Words of `engine_host.live.sample.WAITING_REASONS`; where the scheduler cannot be looked
+    into, `capacity` and `deferred`."""
     held: int | None = None
     """At the gate, not yet given to the engine."""
     oldest_wait_s: float | None = None
@@ -166,6 +168,7 @@ class SpeculationWindow(_Wire, frozen=True, kw_only=True):
     """Acceptance over one window (`10s` `1m` `5m`), terms as in `Speculation`."""
 
     drafts: int = 0
+    """Verified in it, of all requests."""
     acceptance_rate: float | None = None
     mean_acceptance_length: float | None = None
     per_position: list[float | None] = []
@@ -216,7 +219,9 @@ class Speculation(_Wire, frozen=True, kw_only=True):
     per_position: list[float | None] = []
     """accepted[i] / drafts that reached position i, that is, all drafts that long: not only those kept so far."""
     k: int | None = None
+    """Tokens drafted a request and step now: the dial's, or less by the profile's own schedule."""
     k_max: int | None = None
+    """What the engine was started with."""
     drafted_per_s: float | None = None
     accepted_per_s: float | None = None
     estimated_speedup: float | None = None
@@ -295,7 +300,7 @@ class Dial(_Wire, frozen=True, kw_only=True):
     low: int
     high: int
     start: int
-    """What the engine was started with, and returns to."""
+    """Where it stands while nobody has set it: as the profile's `[dials]` says, else as the engine was started."""
     reason: str = ""
     who: str | None = None
     """Who set it last; None while it stands where the engine or its profile put it."""

@@ -37,14 +37,14 @@ class FillRate:
         while self._points[0][0] < now - WINDOW_S - 0.5:
             self._points.popleft()
 
-    def full_in_s(self, now: float) -> float | None:
-        """None while it does not fill, or not enough is known."""
+    def full_in_s(self, now: float, usage: float | None) -> float | None:
+        """None while it does not fill, or not enough is known. `usage` is that of `now`: a forecast stands beside it,
+        and blocks that were given back since the last point are room."""
         points = [point for point in self._points if point[0] >= now - WINDOW_S - 0.5]
-        if len(points) < _FEWEST or points[-1][1] < points[-3][1]:
+        if usage is None or len(points) < _FEWEST or min(usage, points[-1][1]) < points[-3][1]:
             return None  # it has begun to fall
         rate = median((u2 - u1) / (t2 - t1) for (t1, u1), (t2, u2) in combinations(points, 2) if t2 > t1)
         if rate * WINDOW_S < _LEAST_RISE:
             return None
-        usage = points[-1][1]
-        left_s = max(0.0, (1.0 - usage) / rate - (now - points[-1][0]))
+        left_s = (1.0 - usage) / rate
         return left_s if left_s <= _FARTHEST_S else None

@@ -39,7 +39,7 @@ class KvAndQueue:
             return
         backlog = engine.backlog()
         live = self._live(engine, backlog, time.time())
-        usages = live.usage_by_engine if live is not None else self._store.kv_usage_by_engine(backlog)
+        usages = live.usage_by_engine if live is not None else self._store.gauges.kv_usage_by_engine(backlog)
         self._filling.add(self._clock(), max(usages, default=None))
 
     def read(self, engine: Engine | None, now: float) -> tuple[Kv, Queue]:
@@ -57,25 +57,26 @@ class KvAndQueue:
         samples = engine.live.samples()
         if not samples:
             return None
-        stepped_s = self._store.last_step_age_s
+        stepped_s = self._store.gauges.last_step_age_s
         # Of several cores one may rest, and publishes nothing meanwhile.
         if stepped_s is not None and now - max(sample.at for sample in samples) - stepped_s > _FRESH_S:
             return None
-        return live_figures(samples, engine.facts, now, is_empty=self._store.is_idle(backlog))
+        return live_figures(samples, engine.facts, now, is_empty=self._store.gauges.is_idle(backlog))
 
     def _kv(self, engine: Engine, backlog: Backlog, live: LiveFigures | None) -> Kv:
         facts = engine.facts
         if live is not None:
             usages, blocks = live.usage_by_engine, live.blocks
         else:
-            usages, total = self._store.kv_usage_by_engine(backlog), facts.total_blocks
+            usages, total = self._store.gauges.kv_usage_by_engine(backlog), facts.total_blocks
             # The cores have equal shares of the blocks.
             active = round(sum(usages) / len(usages) * total) if usages and total is not None else None
             blocks = Blocks(total=total, active=active)
-        full_in_s = self._filling.full_in_s(self._clock()) if engine is self._engine else None
+        usage = max(usages, default=None)
+        full_in_s = self._filling.full_in_s(self._clock(), usage) if engine is self._engine else None
         longest = facts.max_model_len_tokens
         return Kv(
-            usage=max(usages, default=None),
+            usage=usage,
             usage_by_engine=usages,
             blocks=blocks,
             block_size=facts.block_size,
@@ -104,7 +105,8 @@ class KvAndQueue:
         elif reason == "stuck":
             text = "requests wait and none runs"
         elif reason == "hung":
-            text = f"requests run and no token comes; the last step was {self._store.last_step_age_s or 0.0:.0f} s ago"
+            age_s = self._store.gauges.last_step_age_s or 0.0
+            text = f"requests run and no token comes; the last step was {age_s:.0f} s ago"
         return msgspec.structs.replace(queue, stalled=reason is not None, stalled_reason=reason, stalled_text=text)
 
 

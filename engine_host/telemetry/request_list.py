@@ -51,7 +51,7 @@ class RequestTable:
             np.concatenate([sample.requests for sample in known.samples]) if known.samples else np.empty(0, REQUEST)
         )
         at = dict(zip(self._records["id"].tolist(), range(len(self._records)), strict=True))
-        rows = [at.get(request.id.encode()[:_KEY_BYTES], -1) for request in known.front] if at else -1
+        rows = [at.get(request.id.encode(errors="replace")[:_KEY_BYTES], -1) for request in known.front] if at else -1
         self._at = np.broadcast_to(np.asarray(rows, np.int64), len(known.front))
         """Index into the records; -1: the scheduler has not told of it."""
         self.states = self._told("state", self._guessed())
@@ -103,7 +103,8 @@ class RequestTable:
             case RequestOrder.AGE:
                 sizes = [now - request.arrived for request in front]
             case RequestOrder.WAITED:
-                sizes = [_waited_s(request, now) for request in front]
+                began = self._told("began", np.zeros(len(front))).tolist()
+                sizes = [_waited_s(request, one, now) for request, one in zip(front, began, strict=True)]
             case RequestOrder.PROMPT:
                 sizes = [request.prompt_tokens for request in front]
             case RequestOrder.GENERATED:
@@ -115,18 +116,19 @@ class RequestTable:
     def _rows(self, indexes: npt.NDArray[np.int64]) -> list[RequestRow]:
         at = self._at[indexes]
         told = self._records[_TOLD][at].tolist() if len(self._records) else []
+        began = self._told("began", np.zeros(len(self._known.front)))[indexes].tolist()
         return [
-            self._row(index, dict(zip(_TOLD, told[row], strict=True)) if at[row] >= 0 else {})
+            self._row(index, began[row], dict(zip(_TOLD, told[row], strict=True)) if at[row] >= 0 else {})
             for row, index in enumerate(indexes.tolist())
         ]
 
-    def _row(self, index: int, told: dict[str, int]) -> RequestRow:
+    def _row(self, index: int, began: float, told: dict[str, int]) -> RequestRow:
         request, state, now = self._known.front[index], RequestState(int(self.states[index])), self._known.now
         return RequestRow(
-            id=request.id[:ID_CHARS],
+            id=request.id[:ID_CHARS].encode(errors="replace").decode(),  # half a surrogate pair is no UTF-8
             state=_NAMES[state],
             age_s=max(0.0, now - request.arrived),
-            waited_s=_waited_s(request, now),
+            waited_s=_waited_s(request, began, now),
             prompt_tokens=request.prompt_tokens,
             generated_tokens=request.generated_tokens,
             max_tokens=request.max_tokens,
@@ -144,6 +146,9 @@ def id_of(record: Any) -> str:
     return bytes(record["id"]).decode(errors="ignore")
 
 
-def _waited_s(request: FrontRequest, now: float) -> float:
-    """Until it has begun for certain, all of its age: vLLM tells of the first step only with the first token."""
-    return request.waited_s if request.waited_s is not None else max(0.0, now - request.arrived)
+def _waited_s(request: FrontRequest, began: float, now: float) -> float:
+    """Until its first step, all of its age. vLLM tells of that step only with the first token, which of a long prompt
+    is many steps later; until then `began` counts, the scheduler's word for it, 0 where it has given none."""
+    if request.waited_s is not None:
+        return request.waited_s
+    return max(0.0, (began or now) - request.arrived)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from engine_host.engine.port import EngineFacts, FrontRequest
 from engine_host.live.sample import RequestState
-from engine_host.telemetry.store import HUNG_WITHOUT_TOKENS_S
+from engine_host.telemetry.gauges import HUNG_WITHOUT_TOKENS_S
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ class SnapshotTaker:
             start_elapsed_s=lifecycle.start_elapsed_s,
             start_expected_s=lifecycle.start_expected_s,
             start_took_s=lifecycle.start_took_s,
-            last_step_age_s=self._store.last_step_age_s,
+            last_step_age_s=self._store.gauges.last_step_age_s,
             crashes_in_window=lifecycle.crashes_in_window,
             crash_limit=CRASH_LIMIT,
             restart_in_s=lifecycle.restart_in_s,

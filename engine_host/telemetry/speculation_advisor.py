@@ -67,7 +67,7 @@ class SpeculationAdvisor:
             # Where the dial stands at the start, a profile's own schedule, K by batch size, may say less. Not where it
             # has just been turned: the last steps are of before.
             may_be_less = dial == self._dial == live.ranges[DialName.SPECULATIVE_TOKENS].start
-            drafted = self._costs.k_of_late(self._clock()) if may_be_less else None
+            drafted = self._costs.recent_k(self._clock()) if may_be_less else None
             self._advised, self._dial = self._clock(), dial
             k = min(k_max, dial if drafted is None else drafted)
             windows = [self._acceptance(span_s) for span_s in ACCEPTANCE_WINDOWS_S]

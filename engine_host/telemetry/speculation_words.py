@@ -38,7 +38,7 @@ def nothing_decoded() -> Recommendation:
 def too_few_steps(k: int, cost: KCost | None, concurrency: int) -> Recommendation:
     steps, seconds = (cost.steps, cost.seconds) if cost is not None else (0, 0)
     return unknown(
-        f"not known yet: K {k} has {steps} of {MIN_STEPS} decode steps, in {seconds} of {MIN_SECONDS} seconds, "
+        f"not known yet: K {k} has {steps} decode steps in {seconds} s; it takes {MIN_STEPS} in {MIN_SECONDS} s, "
         f"at about {_requests(concurrency)}",
         concurrency,
     )

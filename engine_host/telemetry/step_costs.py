@@ -94,7 +94,7 @@ class StepCosts:
         """When the last step taken ended; to be asked for those after it."""
         return float(self._last["at"][-1]) if len(self._last) else -np.inf
 
-    def k_of_late(self, now: float) -> int | None:
+    def recent_k(self, now: float) -> int | None:
         """What the steps of the last second drafted; None if there were none."""
         return int(self._last["k"][-1]) if self.newest > now - 1.0 else None
 

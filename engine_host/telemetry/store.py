@@ -1,4 +1,4 @@
-"""What the engine reported, kept in bounded rings: one row a second for five minutes.
+"""What the engine counted, kept in bounded rings: one row a second for five minutes.
 
 `record` is called at every scheduler step on the event loop and only adds integers and appends; rates, ratios and
 percentiles are worked out when somebody looks. One writer, one event loop, no locks. Memory does not depend on load
@@ -10,11 +10,9 @@ ratios speak of the engine that serves: their window begins no earlier than it d
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,6 +28,7 @@ from engine_host.protocol.snapshot import (
     Throughput,
 )
 from engine_host.telemetry.acceptance import Acceptance
+from engine_host.telemetry.gauges import Gauges
 from engine_host.telemetry.latency import LatencyWindows
 
 SPAN_S = 300
@@ -40,19 +39,9 @@ RATIO_WINDOW_S = 60.0
 """Acceptance and prefix hits: ratios of counts that come in bursts need more samples."""
 MAX_POSITIONS = 32
 """Draft positions counted; vLLM's own dynamic schedules stay far below."""
-HUNG_AFTER_S = 30.0
-"""Unfinished requests and no scheduler step for so long: the engine hangs. The slowest honest step, a full prefill
-batch on CPU, takes seconds."""
-HUNG_WITHOUT_TOKENS_S = 120.0
-"""Steps go on but requests run without any token for so long."""
-STUCK_AFTER_S = 10.0
-"""Requests wait and none runs for so long: nothing will start them."""
 
 _SHORTEST_S = 0.1
 """What a rate is taken over at least: the first step of an engine is no rate yet."""
-
-_FRESH_S = 1.0
-"""The scheduler's gauges are taken at their word for so long after a step."""
 
 SERIES: tuple[str, ...] = (
     "kv.usage",
@@ -81,16 +70,6 @@ _ACCEPTED_AT = _DRAFTED_AT + MAX_POSITIONS
 _WIDTH = _ACCEPTED_AT + MAX_POSITIONS
 
 
-@dataclass(slots=True)
-class EngineGauges:
-    """The scheduler's last word on one engine core."""
-
-    running: int
-    waiting: int
-    deferred: int
-    kv_usage: float
-
-
 class TelemetryStore:
     """All step statistics of one host. Times are monotonic seconds from `clock`."""
 
@@ -102,11 +81,7 @@ class TelemetryStore:
         self._rows = np.zeros((SPAN_S, _WIDTH), dtype=np.int64)
         self._current = [0] * _WIDTH
         self._totals = [0] * _WIDTH
-        self._gauges: dict[int, EngineGauges] = {}
-        self._last_step: float | None = None
-        self._last_token: float | None = None
-        self._unfinished_since: float | None = None
-        self._nothing_runs_since: float | None = None
+        self.gauges = Gauges(clock)
         self._history: deque[tuple[float | None, ...]] = deque(maxlen=SPAN_S)
         self._ttft = LatencyWindows(WINDOWS)
         self._itl = LatencyWindows(WINDOWS)
@@ -123,9 +98,7 @@ class TelemetryStore:
         now = self._clock()
         if int(now) != self._second:
             self.advance()
-        self._last_step = now
-        if step.generation_tokens:
-            self._last_token = now
+        self.gauges.stepped(step, now)
         current = self._current
         current[0] += step.prompt_tokens
         current[1] += step.generation_tokens
@@ -135,10 +108,6 @@ class TelemetryStore:
         current[5] += step.prefix_hit_tokens
         if step.speculation is not None:
             self._record_speculation(step.speculation)
-        if step.running is not None:
-            self._gauges[step.engine_index] = EngineGauges(
-                step.running, step.waiting or 0, step.waiting_deferred or 0, step.kv_usage or 0.0
-            )
         if step.ttft_s:
             self._ttft.record(step.ttft_s)
         if step.itl_s:
@@ -171,10 +140,9 @@ class TelemetryStore:
         self._serving_since = self._clock()
 
     def engine_gone(self) -> None:
-        """Forget gauges: an engine that ended holds no requests and no blocks. Counters and windows stay."""
+        """Forget the gauges. Counters and windows stay."""
         self._serving_since = None
-        self._gauges.clear()
-        self._last_step = self._last_token = self._unfinished_since = self._nothing_runs_since = None
+        self.gauges.forget()
 
     # --- moved on by the clock -------------------------------------------------------------------------------------
 
@@ -195,7 +163,7 @@ class TelemetryStore:
 
     def sample_history(self, backlog: Backlog | None) -> None:
         """Add one value to every series; the host calls it once a second."""
-        queue, kv_usage = self.queue(backlog), max(self.kv_usage_by_engine(backlog), default=None)
+        queue, kv_usage = self.queue(backlog), max(self.gauges.kv_usage_by_engine(backlog), default=None)
         throughput = self.throughput()
         self._history.append(
             (
@@ -210,31 +178,14 @@ class TelemetryStore:
 
     # --- read ------------------------------------------------------------------------------------------------------
 
-    @property
-    def last_step_age_s(self) -> float | None:
-        return None if self._last_step is None else self._clock() - self._last_step
-
-    def kv_usage_by_engine(self, backlog: Backlog | None) -> list[float]:
-        """KV usage of every engine core, 0..1, by engine index; empty while unknown. `backlog` is None while no
-        engine is up.
-
-        The scheduler reports only when it steps, so after a mass abort its last word stays high for ever; with no
-        unfinished request left no block is in use.
-        """
-        if backlog is None:
-            return []
-        if self.is_idle(backlog):
-            return [0.0] * max(1, len(self._gauges))
-        return [self._gauges[index].kv_usage for index in sorted(self._gauges)]
-
     def queue(self, backlog: Backlog | None) -> Queue:
-        """`backlog` as for `kv_usage_by_engine`."""
+        """As the step statistics tell it; `backlog` is None while no engine is up."""
         self.advance()
-        self._watch(backlog)
+        self.gauges.watch(backlog)
         if backlog is None:
             return Queue(window_s=RATE_WINDOW_S, preemptions_total=self._total("preemptions"))
-        running, waiting, deferred = self._requests(backlog)
-        reason = self._stalled_reason(backlog, running, waiting + deferred)
+        running, waiting, deferred = self.gauges.requests(backlog)
+        reason = self.gauges.stalled_reason(running, waiting + deferred)
         # Waiting requests are the youngest of those without a first token; the older ones are being prefilled.
         waits = backlog.first_token_waits_s[::-1][: waiting + deferred]
         return Queue(
@@ -341,53 +292,3 @@ class TelemetryStore:
     def _rate(self, column: str) -> float:
         counts, span = self._window(RATE_WINDOW_S)
         return float(counts[_AT[column]]) / span
-
-    def is_idle(self, backlog: Backlog) -> bool:
-        """No request left and no step for a second: the scheduler's gauges, if any, are history."""
-        return backlog.unfinished == 0 and self._silent_s() > _FRESH_S
-
-    def _silent_s(self) -> float:
-        return math.inf if self._last_step is None else self._clock() - self._last_step
-
-    def _requests(self, backlog: Backlog) -> tuple[int, int, int]:
-        """`(running, waiting, deferred)`: the scheduler's word while it is fresh, corrected by what the front end
-        knows once the scheduler has been silent for a second."""
-        if self.is_idle(backlog):
-            return 0, 0, 0
-        running = sum(g.running for g in self._gauges.values())
-        waiting = sum(g.waiting for g in self._gauges.values())
-        deferred = sum(g.deferred for g in self._gauges.values())
-        if self._silent_s() > _FRESH_S:
-            running = min(running, backlog.unfinished)
-            deferred = min(deferred, backlog.unfinished - running)
-            waiting = backlog.unfinished - running - deferred
-        return running, waiting, deferred
-
-    def _watch(self, backlog: Backlog | None) -> None:
-        """Remember since when there has been work: silence and missing tokens only count from then on."""
-        if backlog is None or backlog.unfinished == 0:
-            self._unfinished_since = self._nothing_runs_since = None
-            if backlog is not None and self.is_idle(backlog):
-                # Frozen gauges of requests that are gone must not come back with the next request.
-                for gauges in self._gauges.values():
-                    gauges.running = gauges.waiting = gauges.deferred = 0
-                    gauges.kv_usage = 0.0
-        elif self._unfinished_since is None:
-            self._unfinished_since = self._clock()
-
-    def _stalled_reason(self, backlog: Backlog, running: int, waiting: int) -> str | None:
-        now = self._clock()
-        since = self._unfinished_since
-        if since is None:
-            return None
-        silent_for = now - max(since, self._last_step or 0.0)
-        without_token_for = now - max(since, self._last_token or 0.0)
-        if running or not waiting:
-            self._nothing_runs_since = None
-        elif self._nothing_runs_since is None:
-            self._nothing_runs_since = now
-        if silent_for >= HUNG_AFTER_S:
-            return "hung"
-        if self._nothing_runs_since is not None:
-            return "stuck" if now - self._nothing_runs_since >= STUCK_AFTER_S else None
-        return "hung" if without_token_for >= HUNG_WITHOUT_TOKENS_S else None

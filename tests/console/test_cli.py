@@ -211,6 +211,13 @@ async def test_stop_returns_when_the_socket_of_the_host_is_gone(host, until):
     assert not host.path.exists()
 
 
+async def test_a_host_that_has_ended_is_not_said_to_be_in_the_state_that_it_answered_in(host):
+    done = await run("stop", "--yes", "-t", str(host.path))
+    assert done.code == EXIT_DONE
+    assert done.out.startswith("host.stop is done (took ")
+    assert "the host is now" not in done.out
+
+
 async def test_a_host_that_does_not_end_is_told_at_the_deadline(host):
     host.is_ending = False
     async with connected(host.path) as client:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from console.client import CallFailed, CannotConnect, ConnectionLost, NoAnswer, connected
+from console.call_errors import CallFailed, CannotConnect, ConnectionLost, NoAnswer
+from console.client import connected
 from engine_host.protocol.envelope import ErrorCode, RpcError, encode_error, encode_notification, encode_result
 from engine_host.protocol.errors import (
     EXIT_FAILED,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -188,6 +189,26 @@ def test_what_the_host_says_is_shown():
     assert "● speculative_tokens 5 → 3" in page(done)
     refused = dials_desk.answered(dials_desk.sending(PENDING), "speculative_tokens is 4 (set by maria)", is_done=False)
     assert "× speculative_tokens is 4 (set by maria)" in page(refused)
+
+
+def test_what_was_made_is_told_while_the_dial_stands_there():
+    made = dials_desk.answered(dials_desk.sending(PENDING), "speculative_tokens 5 → 3", is_done=True)
+    not_shown_yet = dials_desk.followed(made, LIVE)
+    assert not_shown_yet.done
+    shown = dials_desk.followed(not_shown_yet, state_of(sample_live.later(1, k=3)))
+    assert shown.done
+    assert dials_desk.followed(shown, state_of(sample_live.later(2, k=3))).done
+    assert not dials_desk.followed(shown, state_of(sample_live.later(2, k=2))).done
+
+
+def test_another_host_knows_nothing_of_what_was_made_or_refused():
+    for desk in (dials_desk.answered(dials_desk.sending(PENDING), "5 → 3", is_done=done) for done in (True, False)):
+        stays = dials_desk.followed(dials_desk.followed(desk, LIVE), LIVE)
+        assert stays.done or stays.failure
+        base = sample_live.live()
+        other = msgspec.structs.replace(base, host=msgspec.structs.replace(base.host, boot_id="other"))
+        found = dials_desk.followed(stays, state_of(other))
+        assert (found.done, found.failure, found.chosen) == ("", "", "speculative_tokens")
 
 
 def test_slower_after_a_move_is_said_with_both_numbers_and_a_way_back():

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from textual.widgets import Input, Static
 
-from console.client import CallFailed, ConnectionLost, NoAnswer
+from console.call_errors import CallFailed, ConnectionLost, NoAnswer
 from console.model import SnapshotArrived
 from console.tui.screens.dials import DialsScreen
 from console.tui.screens.overview import OverviewScreen
@@ -195,7 +195,7 @@ async def test_a_k_to_be_measured_is_proposed_for_as_long_as_it_takes():
         assert "speculative_tokens 5 → 2 for 30 s? enter sets it" in text_of(running)
         await go(pilot, "enter")
     [(_, params)] = running.script.acted
-    assert (params.values, params.for_s) == ({"speculative_tokens": 2}, 30.0)
+    assert (params.values, params.for_s, params.reason) == ({"speculative_tokens": 2}, 30.0, "to measure K 2")
 
 
 async def test_a_viewer_can_apply_nothing():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from console import format as fmt
 
 numbers = st.floats(allow_nan=False, allow_infinity=False, min_value=0, max_value=1e14)
-FORMATTERS = (fmt.significant, fmt.si, fmt.rate, fmt.percent, fmt.latency, fmt.duration, fmt.window)
+FORMATTERS = (fmt.significant, fmt.factor, fmt.si, fmt.rate, fmt.percent, fmt.latency, fmt.duration, fmt.window)
 
 
 @pytest.mark.parametrize("formatter", [*FORMATTERS, fmt.count, fmt.size])

@@ -10,7 +10,7 @@ from console.commands.inside_text import request_lines
 from console.lines import plain_text
 from engine_host.protocol.envelope import ErrorCode, RpcError
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_REFUSED, EXIT_TIMED_OUT
-from engine_host.protocol.methods import DialSheet, RequestList, Role
+from engine_host.protocol.methods import REQUEST_STATES, DialSheet, RequestList, RequestOrder, Role
 from tests.console import sample, sample_inside
 from tests.console.test_cli import answered, is_fact_and_remedy, run
 from tests.console.test_switch_command import on_a_terminal
@@ -60,6 +60,17 @@ async def test_setting_dials_sends_all_that_was_said(inside):
     [params] = sent(inside, "dials.set")
     assert params["values"] == {"speculative_tokens": 2, "max_active_seqs": None}
     assert (params["for_s"], params["expected"], params["reason"]) == (5400.0, {"speculative_tokens": 5}, "trying")
+
+
+async def test_options_may_stand_between_the_dials(inside):
+    done = await run(
+        "dial", "speculative_tokens=2", "--for", "10m", "max_active_seqs=8", "--expect", "speculative_tokens=5",
+        "max_scheduled_tokens=start", "-t", str(inside.path),
+    )  # fmt: skip
+    assert done.code == EXIT_DONE
+    [params] = sent(inside, "dials.set")
+    assert params["values"] == {"speculative_tokens": 2, "max_active_seqs": 8, "max_scheduled_tokens": None}
+    assert (params["for_s"], params["expected"]) == (600.0, {"speculative_tokens": 5})
 
 
 @pytest.mark.parametrize(
@@ -140,6 +151,18 @@ async def test_what_to_list_is_asked_of_the_host(inside):
     await run("requests", "list", "--sort", "blocks", "--state", "waiting", "--match", "batch", "--limit", "7",
               "-t", str(inside.path))  # fmt: skip
     assert sent(inside, "requests.list") == [{"order": "blocks", "state": "waiting", "match": "batch", "limit": 7}]
+
+
+@pytest.mark.parametrize(
+    ("option", "words"), [("--sort", list(RequestOrder)), ("--state", list(REQUEST_STATES))], ids=["sort", "state"]
+)
+async def test_the_command_line_offers_what_the_host_knows(inside, option, words):
+    """Its own lists are literals: reading them must not cost the wire types at every start."""
+    for word in words:
+        await run("requests", "list", option, str(word), "-t", str(inside.path))
+    assert [params.get("order" if option == "--sort" else "state") for params in sent(inside, "requests.list")] == words
+    refused = await run("requests", "list", option, "size", "-t", str(inside.path))
+    assert refused.code == EXIT_INVALID and all(word in refused.err for word in words)
 
 
 async def test_a_list_that_is_cut_or_lacks_the_scheduler_says_so(inside):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from console.client import CallFailed
+from console.call_errors import CallFailed
 from console.frame import Moment
 from console.kv_map import CACHED, FREE, HELD, PARTLY, SHARED, look, map_rows
 from console.kv_page import cells_wanted, kv_page
@@ -122,6 +122,14 @@ def test_the_figures_name_what_they_are_of():
 
 def test_a_cache_that_fills_says_when_it_will_be_full():
     assert "▲ at this rate full in 40 s  (30 s)" in page(sample_live.filling())
+
+
+def test_a_cache_that_is_full_says_what_comes_of_it():
+    base = sample_live.live()
+    full = msgspec.structs.replace(base.kv, usage=0.97, full_in_s=None)
+    queue = msgspec.structs.replace(base.queue, waiting=15, preemptions_per_s=2.74, window_s=10.0)
+    text = page(sample_live.live(kv=full, queue=queue))
+    assert "Pressure   ▲ full now: 15 wait, 2.74 /s preempted  (10 s)" in text
 
 
 def test_without_the_scheduler_there_are_dashes_and_the_reason():

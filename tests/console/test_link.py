@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console import link as link_module
-from console.client import ConnectionLost
+from console.call_errors import ConnectionLost
 from console.connect import Target
 from console.link import JITTER, LAST_RETRY_S, Link, backoff_s
 from console.model import Link as LinkState

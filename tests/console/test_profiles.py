@@ -159,12 +159,20 @@ async def test_check_without_names_checks_every_profile_and_fails_for_one(direct
     assert results[1].findings[0].remedy == 'did you mean "throttle"?'
 
 
-async def test_a_doubtful_key_is_a_warning_and_an_error_when_strict(directory):
+async def test_a_misspelt_key_is_invalid_without_a_host_too(directory):
     (directory / "typo.toml").write_text(BASE + "max_num_seq = 3\n")
-    lax = await profiles(directory, "check", "typo")
-    strict = await profiles(directory, "check", "typo", "--strict")
+    done = await profiles(directory, "check", "typo")
+    assert done.code == EXIT_INVALID
+    assert "✗ invalid" in done.out
+    assert "engine.max_num_seq is no argument" in done.out and 'did you mean "max_num_seqs"?' in done.out
+
+
+async def test_a_doubtful_key_is_a_warning_and_an_error_when_strict(directory):
+    (directory / "newer.toml").write_text(BASE + "zebra = 3\n")
+    lax = await profiles(directory, "check", "newer")
+    strict = await profiles(directory, "check", "newer", "--strict")
     assert (lax.code, strict.code) == (EXIT_DONE, EXIT_INVALID)
-    assert "▲ warning" in lax.out and 'did you mean "max_num_seqs"?' in lax.out
+    assert "▲ warning" in lax.out and "--on-host" in lax.out
 
 
 async def test_every_shipped_profile_passes_the_strict_check():

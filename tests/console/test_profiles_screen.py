@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from textual.widgets import Button, Static
 
-from console.client import CallFailed, ConnectionLost, NoAnswer
+from console.call_errors import CallFailed, ConnectionLost, NoAnswer
 from console.model import Connected, Disconnected, SnapshotArrived
 from console.profiles_desk import View
 from console.tui.screens.confirm import ConfirmScreen

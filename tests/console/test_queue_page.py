@@ -175,6 +175,24 @@ def test_the_detail_of_a_request_that_ended_says_so_and_keeps_its_last_figures()
     assert "6,200 tokens of 8,192 at most" in text
 
 
+def test_one_that_ended_is_no_longer_counted_and_no_filter_finds_it_that_it_does_not_match():
+    left = sample_live.requests().requests[1:4]
+    gone = queue_desk.listed(desk(), sample_live.requests(requests=left, total=3))
+    assert "3 requests" in page(gone)
+    other = queue_desk.matching(gone, left[1].id)
+    assert (other.gone, [row.id for row in other.rows], other.chosen) == (None, [left[1].id], left[1].id)
+    same = queue_desk.matching(gone, gone.gone.id)
+    assert same.gone is not None
+    assert "0 requests" in page(same)
+
+
+def test_another_host_has_none_of_the_requests_of_the_former_one():
+    before = queue_desk.sorted_by_next(queue_desk.matching(GONE, "0"))
+    after = queue_desk.forgotten(replace(before, view=View.DETAIL))
+    assert (after.gone, after.rows, after.chosen, after.view) == (None, (), "", View.LIST)
+    assert (after.order, after.match) == (before.order, "0")
+
+
 def test_a_request_that_is_missing_from_a_list_cut_short_is_not_called_ended():
     many = sample_live.requests(requests=sample_live.requests().requests, total=4_000)
     cut = queue_desk.listed(Desk(), many)
@@ -194,7 +212,10 @@ def test_a_list_cut_short_says_so_and_more_is_asked_for_at_its_end():
     cut = queue_desk.listed(Desk(), many)
     assert "the first 49 of 4,000 by age; / and f find others" in page(cut)
     assert queue_desk.question(cut).limit == FIRST
-    assert queue_desk.question(queue_desk.moved(cut, 1_000_000)).limit == MOST
+    at_the_end = queue_desk.moved(cut, 1_000_000)
+    assert queue_desk.question(at_the_end).limit == MOST
+    assert queue_desk.question(queue_desk.moved(at_the_end, -1)).limit == MOST
+    assert queue_desk.question(queue_desk.moved(at_the_end, -1_000_000)).limit == FIRST
     assert queue_desk.question(queue_desk.moved(desk(), 1_000_000)).limit == FIRST
 
 

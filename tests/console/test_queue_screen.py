@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from textual.widgets import Button, Input, Static
 
-from console.client import CallFailed, ConnectionLost, NoAnswer
+from console.call_errors import CallFailed, ConnectionLost, NoAnswer
 from console.model import SnapshotArrived
 from console.tui.screens.confirm import ConfirmScreen
 from console.tui.screens.overview import OverviewScreen

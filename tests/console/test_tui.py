@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from textual.widgets import Button, Input, Static
 
-from console.client import CallFailed, ConnectionLost, NoAnswer
+from console.call_errors import CallFailed, ConnectionLost, NoAnswer
 from console.lines import plain_text
 from console.model import Disconnected, EventArrived, SnapshotArrived
 from console.tui.keys import ACTIONS

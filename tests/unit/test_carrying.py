@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,6 +57,7 @@ def state(name: str = "r", *, tokens: int = 5, kind: str = "DELTA", parent: str 
         detokenizer=SimpleNamespace(output_token_ids=list(range(tokens))),
         output_kind=SimpleNamespace(name=kind),
         streaming_input=False,
+        stats=None,
     )
 
 
@@ -163,6 +165,27 @@ async def test_a_carried_request_goes_on_behind_its_tokens_with_what_is_left_of_
     (sent,) = llm.engine_core.sent
     assert sent.prompt_token_ids == [*range(10), *range(5)] and sent.sampling_params.max_tokens == 95
     assert ledger.unfinished()[0][2].prompt_token_ids == [*range(10)], "another switch begins from the original"
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_a_carried_request_has_waited_what_it_waited_where_it_began(has_begun: bool) -> None:
+    stats_of = pytest.importorskip("vllm.v1.metrics.stats")
+    from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType
+
+    now = time.monotonic()
+    stats = stats_of.RequestStateStats(arrival_time=time.time() - 9.0)
+    if has_begun:
+        stats.queued_ts, stats.scheduled_ts = now - 8.0, now - 6.0
+    carried = state()
+    carried.stats = stats
+    for _ in range(2):  # from engine to engine to engine
+        llm = Llm()
+        await carry.adopt(Ledger(llm), llm, [CarriedRequest("r", carried, request(), is_replayed=False)])
+    queued, scheduled = EngineCoreEventType.QUEUED, EngineCoreEventType.SCHEDULED
+    events = [EngineCoreEvent(queued, now), EngineCoreEvent(scheduled, now + 1.0)]
+    lora = SimpleNamespace(request_waiting=lambda *_: None, request_running=lambda *_: None)
+    stats_of.IterationStats().update_from_events("r", events, False, stats, lora, None)
+    assert stats.scheduled_ts - stats.queued_ts == pytest.approx(2.0 if has_begun else 10.0, abs=0.5)
 
 
 @pytest.mark.parametrize("answer", ["never", "raises"])

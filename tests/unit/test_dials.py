@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from console.consequence import DIAL_DEADLINE_S
 from engine_host.engine import dials as room
 from engine_host.engine.dials import Dials
+from engine_host.engine.vllm.live import cores
 from engine_host.live.dial import DialName, DialRange
 from engine_host.profiles import Profile, build_profile
 from engine_host.protocol.errors import EXIT_FAILED, EXIT_INVALID, EXIT_REFUSED, EXIT_TIMED_OUT, OperatorError
@@ -207,6 +209,13 @@ async def test_settings_end_one_within_the_other(desk: Desk) -> None:
     assert [values[K] for values in desk.scheduler.applied] == [3, 2, 3, 5]
 
 
+async def test_a_value_that_would_have_ended_and_now_stays_is_told_so(desk: Desk) -> None:
+    await desk.set(value=2, for_s=600)
+    assert await desk.set(value=2, for_s=60) == "speculative_tokens stays 2 for 1 m"
+    assert await desk.set(value=2) == "speculative_tokens stays 2 for good"
+    assert await desk.set(value=2) == "speculative_tokens stays 2"
+
+
 async def test_a_setting_that_stays_ends_those_that_would_pass(desk: Desk) -> None:
     await desk.set(value=2, for_s=0.03)
     await desk.set(value=4)
@@ -293,6 +302,13 @@ async def test_what_ends_while_no_engine_runs_is_not_set_again(desk: Desk) -> No
     await desk.serve()
     assert desk.scheduler.applied == []
     assert desk.value() == 5
+    assert desk.events == [
+        ("dials.kept", "speculative_tokens is 5 in the new engine: the 0.02 s of maria are over"),
+    ]
+    await desk.set(value=3)
+    desk.dials.detach()
+    await desk.serve()
+    assert desk.events[1:] == [("dials.kept", "speculative_tokens is 3 in the new engine too, as maria set it")]
 
 
 async def test_another_profile_begins_at_its_own(desk: Desk) -> None:
@@ -345,3 +361,9 @@ def test_a_profile_names_the_dials_there_are() -> None:
     from engine_host.profiles.shape import Dials as Table
 
     assert set(Table.__struct_fields__) == set(DialName)
+
+
+def test_a_console_waits_longer_than_two_changes_one_after_the_other_can_take() -> None:
+    """The schedulers give up first, then the dials, then whoever asked: each with more to say than the next."""
+    assert cores._ANSWER_S < room.ANSWER_S
+    assert 2 * room.ANSWER_S < DIAL_DEADLINE_S

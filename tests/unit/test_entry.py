@@ -133,6 +133,77 @@ async def test_a_request_that_fails_is_no_longer_in_flight() -> None:
     assert entry.inflight == 0
 
 
+class EndedError(Exception):
+    http_status = 503
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (EndedError("An operator ended this request."), 503, "An operator ended this request."),
+        (KeyError("inside"), 500, "The server could not finish this answer."),
+    ],
+)
+async def test_a_stream_of_the_responses_api_that_fails_ends_with_an_error_event(
+    error: Exception, code: int, text: str
+) -> None:
+    async def breaks(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"Content-Type", b"text/event-stream; charset=utf-8")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"event: response.created\n\n", "more_body": True})
+        raise error
+
+    entry = Entry()
+    entry.attach(breaks)
+    *_, last = await ask(entry, {**POST, "path": "/v1/responses"})
+    kind, data = last["body"].decode().removesuffix("\n\n").split("\n")
+    assert kind == "event: error"
+    event = json.loads(data.removeprefix("data: "))
+    assert (event["type"], event["message"], event["sequence_number"]) == ("error", text, 1)
+    assert (event["error"]["message"], event["error"]["code"]) == (text, code)
+    assert not last.get("more_body", False)
+    assert entry.inflight == 0
+
+
+async def test_a_stream_of_the_messages_api_that_fails_does_not_tell_of_what_is_missing_in_its_error() -> None:
+    piece = b'event: content_block_delta\ndata: {"type":"content_block_delta"}\n\n'
+    fault = (
+        b'event: error\ndata: {"type":"error","error":{"type":"internal_error","message":"2 validation errors for '
+        b'ChatCompletionStreamResponse\\nmodel\\n  Field required"}}\n\n'
+    )
+
+    async def tells(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for body in (piece, fault):
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    entry = Entry()
+    entry.attach(tells)
+    _, first, second, last = await ask(entry, {**POST, "path": "/v1/messages"})
+    assert (first["body"], last["body"]) == (piece, b"")
+    event = json.loads(second["body"].decode().removeprefix("event: error\ndata: "))
+    assert event == {
+        "type": "error",
+        "error": {"type": "api_error", "message": "The server could not finish this answer."},
+    }
+    assert second["more_body"]
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/v1/completions"])
+async def test_what_fails_before_or_after_its_stream_is_the_servers_to_answer(path: str) -> None:
+    async def breaks(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 500, "headers": headers})
+        await send({"type": "http.response.body", "body": b"{}"})
+        raise KeyError("inside")
+
+    entry = Entry()
+    entry.attach(breaks)
+    with pytest.raises(KeyError):
+        await ask(entry, {**POST, "path": path})
+
+
 async def test_who_waits_at_the_gate_also_waits_for_a_switch_that_follows_at_once() -> None:
     entry = Entry()
     entry.attach(app)

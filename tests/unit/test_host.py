@@ -138,7 +138,8 @@ def hung(host: EngineHost, monkeypatch: pytest.MonkeyPatch, **engine: Any) -> Sc
     found = ScriptedEngine(unfinished=1, **engine)
     host._lifecycle._service.engine = found
     now = 1_000.0
-    monkeypatch.setattr(host._store, "_clock", lambda: now)
+    for clocked in (host._store, host._store.gauges):
+        monkeypatch.setattr(clocked, "_clock", lambda: now)
     host._store.record(StepStats(0, running=1, waiting=0, kv_usage=0.1))
     host._look()
     now += 600.0

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from engine_host.inside import Inside
 from engine_host.live.dial import DialName
 from engine_host.protocol.errors import EXIT_INVALID, EXIT_REFUSED, OperatorError
 from engine_host.protocol.methods import DialsSet, KvMapParams, RequestAbort, RequestsList
+from engine_host.protocol.snapshot import State
 from engine_host.telemetry.store import TelemetryStore
 
-from .scripted_engine import ScriptedEngine
+from .scripted_engine import ScriptedEngine, ScriptedStream
 from .scripted_scheduler import ScriptedScheduler, block_states, front_request, live_sample, request_records
 from .switched_world import fast as fast
-from .switched_world import serving
+from .switched_world import serving, switch
 from .world import World
 
 
@@ -53,6 +57,19 @@ async def test_dials_are_the_lifecycles() -> None:
         order = DialsSet(values={"speculative_tokens": 2}, idempotency_key="k")
         assert await inside(world).set_dials(order, "maria") == "speculative_tokens 5 → 2"
         assert inside(world).dials().dials[DialName.SPECULATIVE_TOKENS].value == 2
+
+
+async def test_who_sets_a_dial_during_a_switch_is_told_that_it_will_not_last(tmp_path: Path) -> None:
+    stuck = ScriptedStream("grammar", carryable=False)
+    old = ScriptedEngine(scheduler=ScriptedScheduler(), streams=[stuck])
+    async with serving(old) as world:
+        under_way = asyncio.create_task(switch(world, tmp_path=tmp_path, drain_s=60.0))
+        await world.until_state(State.SWITCHING)
+        order = DialsSet(values={"speculative_tokens": 2}, idempotency_key="k")
+        told = await inside(world).set_dials(order, "maria")
+        assert told == "speculative_tokens 5 → 2; a switch is under way: the next profile begins at its own"
+        await world.lifecycle.cancel_switch("maria")
+        await under_way
 
 
 async def test_a_request_is_ended_by_its_id_or_the_beginning_of_it() -> None:

@@ -30,7 +30,6 @@ child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 segment = SharedMemory(create=True, size=4096)
 (scratch / "socket").touch()
 (scratch / "segment").write_text(segment.name)
-open(sys.argv[1], "w").write(f"{os.getpid()} {child.pid}\\n")
 
 
 def leave(number, frame):
@@ -47,6 +46,7 @@ def leave_the_child(number, frame):
 signal.signal(signal.SIGTERM, leave)
 signal.signal(signal.SIGINT, leave)
 signal.signal(signal.SIGUSR1, leave_the_child)
+open(sys.argv[1], "w").write(f"{os.getpid()} {child.pid}\\n")  # from now on it can be told
 time.sleep(600)
 """
 

@@ -83,6 +83,7 @@ async def test_its_death_is_told_and_requests_wait_for_the_new_engine(tmp_path: 
         )
         assert world.lifecycle.state is State.SWITCHING and progress(world).died == REASON
         assert world.lifecycle.failure is not None and world.lifecycle.failure.reason == REASON
+        assert world.lifecycle.crashes_in_window == 1
         told = world.lifecycle.just_died()
         assert (told.state, told.reason) == (State.SWITCHING, REASON)
         client = Client(world)
@@ -124,6 +125,7 @@ async def test_when_no_engine_comes_up_at_all_those_who_wait_are_told(tmp_path: 
         await world.until(lambda: world.entry.held == 1)
         new.go_on.set()
         assert (await under_way).outcome is Outcome.FAILED
+        assert world.lifecycle.crashes_in_window == 2, "the death, and then none that came up"
         assert await client.status() == 503
         await world.until_state(State.SERVING)
 
@@ -138,6 +140,7 @@ async def test_a_cancel_leads_back_to_the_former_profile_which_starts_again(tmp_
         assert result.text == "maria cancelled the switch to b; a has died meanwhile and starts again"
         await world.until(lambda: len(world.made) == 3 and world.lifecycle.state is State.SERVING)
         assert await Client(world).status() == 200
+        assert world.lifecycle.crashes_in_window == 1, "one death, of which the lifecycle heard twice"
 
 
 async def test_a_stop_answers_those_who_wait(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class QueueScreen(EntryPage):
     def __init__(self) -> None:
         super().__init__()
         self.desk = Desk()
-        self.list = Poll(self, "requests", "requests.list", RequestList, self._listed)
+        self.list = Poll(self, "requests", "requests.list", RequestList, self._listed, self._forgot)
 
     @property
     def place(self) -> str:
@@ -52,6 +52,9 @@ class QueueScreen(EntryPage):
 
     def _listed(self, found: RequestList) -> None:
         self.desk = queue_desk.listed(self.desk, found)
+
+    def _forgot(self) -> None:
+        self.desk = queue_desk.forgotten(self.desk)
 
     # Moving about
 

@@ -22,6 +22,7 @@ import msgspec
 
 from engine_host.engine.port import Bound, Handling
 from engine_host.engine.vllm.carriable import CarriedRequest, fate, tokens_so_far
+from engine_host.engine.vllm.kept_wait import keep_wait
 from engine_host.engine.vllm.ledger import Ledger
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,8 @@ async def adopt(ledger: Ledger, llm: Any, carried: list[CarriedRequest]) -> None
     states = [(item, _started_over(llm, item) if item.is_replayed else item.state) for item in carried]
     try:
         for item, state in states:
+            if not item.is_replayed:
+                keep_wait(state.stats)
             _insert(llm.output_processor, item.request_id, state)
             await llm.engine_core.add_request_async(item.request if item.is_replayed else continuation(item))
             # Another switch continues from the original request, not from this continuation of it.

@@ -24,17 +24,15 @@ def step_logger(sink: StepSink) -> Callable[..., Any]:
             self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
         ) -> None:
             try:
-                step = _step_stats(scheduler_stats, iteration_stats, engine_idx)
-            except AttributeError as error:
+                sink(_step_stats(scheduler_stats, iteration_stats, engine_idx))
+            except Exception as error:
                 # An exception here would end vLLM's output loop, and every request with it.
                 self._warn_once(error)
-                return
-            sink(step)
 
-        def _warn_once(self, error: AttributeError) -> None:
+        def _warn_once(self, error: Exception) -> None:
             if not self._has_warned:
                 self._has_warned = True
-                logger.error("statistics of this vLLM cannot be read, figures stay unknown: %s", error)
+                logger.error("a step's statistics are lost, figures may stay unknown", exc_info=error)
 
         def log_engine_initialized(self) -> None:
             """Nothing to log: the facts are read once the engine is up."""
@@ -75,15 +73,21 @@ def _step_stats(scheduler: Any, iteration: Any, engine_index: int) -> StepStats:
 
 def _speculation_step(drafts: Any) -> SpeculationStep:
     accepted = drafts.num_accepted_tokens_per_pos
-    # A release without the count per position verified every draft to its full length.
-    reached = getattr(drafts, "num_draft_tokens_per_pos", None) or [drafts.num_drafts] * len(accepted)
     return SpeculationStep(
         drafts=drafts.num_drafts,
         drafted=drafts.num_draft_tokens,
         accepted=drafts.num_accepted_tokens,
-        drafted_per_position=reached,
+        drafted_per_position=getattr(drafts, "num_draft_tokens_per_pos", None) or _reached(drafts, accepted),
         accepted_per_position=accepted,
     )
+
+
+def _reached(drafts: Any, accepted: Sequence[int]) -> list[int]:
+    """Drafts at least so long, by position, from a release that does not count them: those of one step are about
+    equally long, as they follow one K. Never fewer than were accepted there."""
+    everywhere, rest = divmod(drafts.num_draft_tokens, max(1, drafts.num_drafts))
+    likely = [drafts.num_drafts] * everywhere + [rest]
+    return [max(passed, likely[at] if at < len(likely) else 0) for at, passed in enumerate(accepted)]
 
 
 def registered_collectors() -> list[Any]:

@@ -15,6 +15,7 @@ from tests.unit.live.steered_live import Live, Start
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """What they show is published a hundred times a second: a test looks after every step."""
     boards: list[Board] = []
     schedulers: list[Any] = []
 
@@ -28,8 +29,10 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         is_async: bool = False,
         **options: Any,
     ) -> Live:
+        from engine_host.engine.vllm.live import publisher
         from engine_host.engine.vllm.live.scheduler import SteeredAsyncScheduler, SteeredScheduler
 
+        monkeypatch.setattr(publisher, "_PERIOD_S", 0.01)
         board = Board(0)
         boards.append(board)
         for name, value in real_scheduler.environment([board]).items():

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
+import os
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from engine_host.live import core_board, layout
 from tests.unit.live import real_scheduler
 from tests.unit.live.real_scheduler import Runner
 from tests.unit.live.steered_live import Start
@@ -94,6 +99,25 @@ def test_a_scheduler_that_is_built_otherwise_runs_without_and_says_so(
     with pytest.raises(AssertionError, match=r"built otherwise than is known: .* has no attribute 'blocks'"):
         start()
     assert live.fault == ""
+
+
+@pytest.mark.parametrize(("can_tell", "told"), [(True, "Cannot allocate memory"), (False, "None is not None")])
+def test_where_no_room_can_be_made_the_engine_starts_without(
+    start: Start, monkeypatch: pytest.MonkeyPatch, can_tell: bool, told: str
+) -> None:
+    def full(fd: int, size: int) -> mmap.mmap:
+        if size > layout.FIXED_SIZE:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return mmap.mmap(fd, size)
+
+    def silent(*arguments: Any) -> None:
+        raise ValueError("no memory to tell it in")
+
+    monkeypatch.setattr(core_board, "mmap", SimpleNamespace(mmap=full))
+    if not can_tell:
+        monkeypatch.setattr(core_board.CoreBoard, "tell_fault", silent)
+    with pytest.raises(AssertionError, match=told):  # of `start`, once the scheduler is built
+        start()
 
 
 def test_without_a_host_that_asks_it_is_vllms_own_scheduler(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

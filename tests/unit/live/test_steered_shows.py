@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,25 @@ def test_a_request_is_shown_as_the_scheduler_has_it(start: Start) -> None:
     assert (record["blocks"], record["preemptions"]) == (2, 0)
 
 
+def test_a_request_has_begun_with_the_first_step_that_takes_it_in_and_not_again_after_a_preemption(
+    start: Start,
+) -> None:
+    live = start(k=0, max_num_seqs=1)
+    live.runner.add("first", 600, 50)
+    live.runner.add("second", 10, 50)
+    before = time.time()
+    live.runner.step()
+    after = time.time()
+    first, second = live.sample().requests
+    assert before <= first["began"] <= after, "its prompt takes two steps"
+    assert (first["generated_tokens"], second["began"]) == (0, 0.0)
+    began = first["began"]
+    live.scheduler.reset_prefix_cache(reset_running_requests=True)
+    live.runner.step()
+    [again] = [one for one in live.sample().requests if one["id"] == b"first"]
+    assert (again["preemptions"], again["began"]) == (1, began)
+
+
 def test_running_requests_come_first_and_waiting_ones_are_counted_by_reason(start: Start) -> None:
     live = start(max_num_seqs=2)
     live.runner.add("constrained", 10, 50, sampling={"structured_outputs": _grammar()})
@@ -138,3 +158,12 @@ def test_requests_that_wait_in_a_priority_queue_are_seen_too(start: Start) -> No
     sample = live.sample()
     assert sample.requests["id"].tolist()[0] == b"r3"
     assert sample.waiting_by_reason == {"capacity": 3}
+
+
+@pytest.mark.parametrize(("asked", "shown"), [(2**40, 2**40), (-(2**63), -(2**63)), (2**70, 2**63 - 1)])
+def test_a_clients_priority_of_any_size_is_shown(start: Start, asked: int, shown: int) -> None:
+    """A time in milliseconds, say, so that the oldest comes first."""
+    live = start(policy="priority")
+    live.runner.add("a", 10, 30, priority=asked)
+    live.runner.step()
+    assert live.sample().requests["priority"].tolist() == [shown]

@@ -34,12 +34,43 @@ def test_it_says_what_only_the_host_can_check() -> None:
 @pytest.mark.parametrize(
     ("engine", "text", "remedy"),
     [
-        ({"max_num_seq": 3}, "engine.max_num_seq is no argument", 'did you mean "max_num_seqs"?'),
+        (
+            {"max_num_seq": 3},
+            "engine.max_num_seq is no argument",
+            'did you mean "max_num_seqs"? Or, if another',
+        ),
+        (
+            {"speculative_config": {"prompt_lookup_maxi": 3}},
+            "engine.speculative_config.prompt_lookup_maxi is no argument",
+            'did you mean "prompt_lookup_max"? Or, if another',
+        ),
         (
             {"speculative_config": {"ngram_prompt_lookup_max": 3}},
             "engine.speculative_config.ngram_prompt_lookup_max is no argument",
-            'did you mean "prompt_lookup_max"?',
+            "ngram_prompt_lookup_max: is called prompt_lookup_max",
         ),
+        (
+            {"num_scheduler_steps": 8},
+            "engine.num_scheduler_steps is no",
+            "steps: multi-step scheduling is gone",
+        ),
+        ({"enable_reasoning": True}, "engine.enable_reasoning is no", "is implied by reasoning_parser today"),
+    ],
+)
+def test_a_slip_and_a_name_that_is_gone_are_errors(engine: dict[str, Any], text: str, remedy: str) -> None:
+    result = shape_check(profile(engine))
+    assert not result.ok
+    (finding,) = result.findings
+    assert finding.severity is Severity.ERROR
+    assert finding.text.startswith(f"p.toml: {text}")
+    assert remedy in finding.remedy
+    assert "left out" not in finding.remedy, "that is what an import does"
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "remedy"),
+    [
+        ({"zebra": 3}, "engine.zebra is no argument", "--on-host"),
         ({"max_num_seqs": "many"}, "engine.max_num_seqs is a text", "a whole number"),
         ({"max_num_seqs": True}, "engine.max_num_seqs is true or false", "a whole number"),
         ({"max_num_seqs": 1.5}, "engine.max_num_seqs is a number", "a whole number"),

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from engine_host.telemetry.fill_rate import FillRate
 
 
-def forecast(usages: Sequence[float | None], now: float | None = None) -> float | None:
-    """One usage a second."""
+def forecast(usages: Sequence[float | None], now: float | None = None, usage: float | None = None) -> float | None:
+    """One usage a second; `usage` at `now`, the last one if nothing is said."""
     filling = FillRate()
-    for second, usage in enumerate(usages):
-        filling.add(float(second), usage)
-    return filling.full_in_s(len(usages) - 1.0 if now is None else now)
+    for second, one in enumerate(usages):
+        filling.add(float(second), one)
+    last = usages[-1] if usages else None
+    return filling.full_in_s(len(usages) - 1.0 if now is None else now, last if usage is None else usage)
 
 
 def test_a_steady_rise_is_full_when_the_line_says() -> None:
@@ -29,8 +30,21 @@ def test_a_jump_of_one_second_moves_it_little() -> None:
     assert forecast(usages) == pytest.approx(15.0, rel=0.1)
 
 
-def test_time_that_has_passed_since_counts() -> None:
-    assert forecast([0.50 + 0.02 * n for n in range(11)], now=12.0) == pytest.approx(13.0)
+def test_what_has_filled_since_the_last_second_counts() -> None:
+    assert forecast([0.50 + 0.02 * n for n in range(11)], now=10.9, usage=0.718) == pytest.approx(14.1)
+
+
+def test_room_that_was_given_back_since_the_last_second_counts() -> None:
+    usages = [0.50 + 0.05 * n for n in range(11)]
+    assert forecast(usages, usage=0.95) == pytest.approx(1.0)
+    assert forecast(usages, now=10.9, usage=0.82) is None  # it has begun to fall
+
+
+def test_of_a_usage_that_is_unknown_nothing_is_forecast() -> None:
+    filling = FillRate()
+    for second in range(11):
+        filling.add(float(second), 0.50 + 0.02 * second)
+    assert filling.full_in_s(10.0, None) is None
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 from engine_host.engine.port import StepStats
 from engine_host.live.sample import LiveSample
 from engine_host.protocol.snapshot import Kv, Queue
+from engine_host.telemetry.gauges import HUNG_AFTER_S, STUCK_AFTER_S
 from engine_host.telemetry.kv_and_queue import KvAndQueue
-from engine_host.telemetry.store import HUNG_AFTER_S, STUCK_AFTER_S, TelemetryStore
+from engine_host.telemetry.store import TelemetryStore
 from tests.unit.scripted_engine import ScriptedEngine
 from tests.unit.scripted_scheduler import ScriptedScheduler, block_states, front_request, live_sample, request_records
 

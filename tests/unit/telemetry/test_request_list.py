@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from engine_host.engine.port import FrontRequest
 from engine_host.live.sample import LiveSample, RequestState
 from engine_host.protocol.errors import OperatorError
-from engine_host.protocol.methods import RequestList, RequestOrder, RequestsList
-from engine_host.telemetry.request_list import Known, RequestTable
+from engine_host.protocol.methods import REQUEST_STATES, RequestList, RequestOrder, RequestsList
+from engine_host.telemetry.request_list import STATES, Known, RequestTable
 from engine_host.telemetry.request_trouble import Trouble
 from tests.unit.scripted_scheduler import front_request, live_sample, request_records
 
@@ -84,6 +85,17 @@ def test_a_long_id_is_known_by_its_beginning() -> None:
 def test_one_that_has_not_begun_has_waited_all_its_age() -> None:
     [row] = listed([front_request("a", age_s=4.0)]).requests
     assert row.waited_s == row.age_s
+    [row] = listed([front_request("a", age_s=4.0)], [live_sample(request_records({"id": "a"}))]).requests
+    assert row.waited_s == row.age_s
+
+
+def test_one_in_prefill_has_waited_until_the_step_that_took_it_in() -> None:
+    now = time.time()
+    records = request_records({"id": "long", "began": now - 8.0}, {"id": "waits", "state": RequestState.WAITING})
+    front = [front_request("long", age_s=9.0), front_request("waits", age_s=5.0), front_request("new", age_s=0.1)]
+    found = listed(front, [live_sample(records)], asked=RequestsList(order=RequestOrder.WAITED))
+    assert ids(found) == ["waits", "long", "new"]
+    assert found.requests[1].waited_s == pytest.approx(1.0, abs=0.5)
 
 
 @pytest.mark.parametrize(
@@ -189,3 +201,15 @@ def _timed(front: Sequence[FrontRequest], samples: Sequence[LiveSample]) -> floa
     began = time.perf_counter()
     listed(front, samples, asked=RequestsList(order=RequestOrder.WAITED, limit=500))
     return time.perf_counter() - began
+
+
+def test_the_states_are_those_of_the_wire() -> None:
+    assert sorted(STATES) == sorted(REQUEST_STATES)
+
+
+@pytest.mark.parametrize("samples", [(), (live_sample(request_records({"id": "b"})),)])
+def test_an_id_that_is_no_unicode_is_listed_all_the_same(samples: Sequence[LiveSample]) -> None:
+    """JSON can write half of a surrogate pair, and vLLM takes a request's id from its client."""
+    found = listed([front_request("a\ud800"), front_request("b")], samples)
+    assert ids(found) == ["a?", "b"]
+    assert msgspec.json.encode(found)

@@ -84,7 +84,7 @@ def test_too_few_steps_say_how_many_are_missing() -> None:
     assert said is not None
     assert said.k is None
     # The first two may still verify what was drafted before.
-    assert "K 2 has 14 of 30 decode steps, in 2 of 3 seconds, at about 16 requests" in said.text
+    assert "K 2 has 14 decode steps in 2 s; it takes 30 in 3 s, at about 16 requests" in said.text
 
 
 def test_at_k_0_for_long_nothing_is_known_of_acceptance() -> None:

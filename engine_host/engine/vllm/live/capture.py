@@ -49,6 +49,8 @@ _RUNNING, _FINISHED = len(WAITING_REASONS), len(WAITING_REASONS) + 1
 """What a request is to us, in one number: why it waits, or one of these."""
 _STATE_OF_KIND = np.full(len(WAITING_REASONS) + 2, RequestState.DEFERRED, np.uint8)
 _STATE_OF_KIND[[_CAPACITY, _PREEMPTED, _RUNNING]] = RequestState.WAITING, RequestState.PREEMPTED, RequestState.RUNNING
+_LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+"""Of a priority. Older releases take any number of a client, and an overflow would take our part out."""
 _ID, _STATUS, _OUTPUT, _LORA = itemgetter(0), itemgetter(1), itemgetter(7), itemgetter(8)
 _NOTHING = Sums(0)
 
@@ -135,7 +137,7 @@ class Capture:
     ) -> None:
         ids, _, priorities, arrivals, prompts, computed, preemptions, *_ = zip(*rows, strict=True)
         records["id"] = list(map(str.encode, ids))
-        records["priority"] = priorities
+        records["priority"] = [min(max(priority, _LEAST), _MOST) for priority in priorities]
         records["arrived"] = arrivals
         records["prompt_tokens"] = prompts
         records["generated_tokens"] = lengths
@@ -145,6 +147,7 @@ class Capture:
         by_request = self._tally.by_request
         sums = [by_request.get(request_id, _NOTHING) for request_id in ids]
         records["cached_tokens"] = [found.cached_tokens for found in sums]
+        records["began"] = [found.began for found in sums]
         records["drafted"] = [found.drafted for found in sums]
         records["accepted"] = [found.accepted for found in sums]
 

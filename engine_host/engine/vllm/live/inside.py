@@ -6,6 +6,7 @@ reason why there is nothing to see any more, and the dials go back to where the 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from typing import Any
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Inside:
-    """Every method is called by `steered` on the core's main thread, and may raise."""
+    """Every method is called by `steered` on the core's main thread, and may raise if it does not say otherwise."""
 
     def __init__(self, scheduler: Any, board: CoreBoard) -> None:
         self._board = board
@@ -106,7 +107,7 @@ class Inside:
 
 def enter(scheduler: Any) -> Inside | None:
     """None where there is no host that wants to know, and, told to the host, where this scheduler is built otherwise
-    than is known."""
+    than is known. Never raises."""
     board: CoreBoard | None = None
     try:
         addresses = msgspec.json.decode(os.environ[layout.ENVIRONMENT], type=list[Address])
@@ -115,8 +116,9 @@ def enter(scheduler: Any) -> Inside | None:
     except Exception as error:
         logger.warning("the scheduler runs without its live part", exc_info=error)
         if board is not None:
-            board.tell_fault(in_words(error))
-            board.close()
+            with contextlib.suppress(Exception):
+                board.tell_fault(in_words(error))
+                board.close()
         return None
 
 

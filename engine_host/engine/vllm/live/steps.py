@@ -42,7 +42,7 @@ class Steps:
 
     def after_schedule(self, output: Any) -> None:
         if output.scheduled_new_reqs:
-            self._note(Admitted(output.scheduled_new_reqs))
+            self._note(Admitted(output.scheduled_new_reqs, time.time()))
         self.version += 1
 
     def before_update(self, step: Any, result: Any) -> None:

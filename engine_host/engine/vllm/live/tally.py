@@ -45,6 +45,8 @@ class Counted(NamedTuple):
 class Admitted(NamedTuple):
     requests: Sequence[Any]
     """As the scheduler's output has new ones."""
+    at: float
+    """Unix time."""
 
 
 class Gone(NamedTuple):
@@ -54,6 +56,8 @@ class Gone(NamedTuple):
 @dataclass(slots=True)
 class Sums:
     cached_tokens: int
+    began: float = 0.0
+    """Unix time; 0 before its first step."""
     drafted: int = 0
     accepted: int = 0
 
@@ -109,7 +113,7 @@ class Tally:
     def _admitted(self, note: Admitted) -> None:
         for request in note.requests:
             # One that was preempted begins a second time.
-            self.by_request.setdefault(request.req_id, Sums(request.num_computed_tokens))
+            self.by_request.setdefault(request.req_id, Sums(request.num_computed_tokens, note.at))
 
     def _verified(self, note: Verified) -> None:
         drafted = accepted = 0
