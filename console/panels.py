@@ -209,13 +209,15 @@ def _percentiles(by_window: dict[str, Percentiles], window: str) -> list[Piece]:
 
 def throttle(snapshot: Snapshot) -> Line:
     gate = snapshot.throttle
+    moved = ", ".join(fmt.clean(name) for name in gate.limited_by if name not in ("paused", "draining"))  # the state
     return line(
         label("Throttle"),
         f"in flight {fmt.count(gate.inflight):>5}   cap {fmt.count(gate.max_inflight):>5}",
         "   refused ",
         (f"{fmt.count(gate.refused_total):>5}", Tone.WARN if gate.refused_total else Tone.PLAIN),
-        " since start" if gate.auto == "off" else f" since start   auto {fmt.clean(gate.auto)}",
-        (f"   set: {', '.join(map(fmt.clean, gate.limited_by))}", Tone.WARN) if gate.limited_by else "",
+        # What is not the profile's comes before what is known anyway: 80 columns have no room for both.
+        (f"   set: {moved}", Tone.WARN) if moved else " since start",
+        f"   auto {fmt.clean(gate.auto)}" if gate.auto != "off" else "",
     )
 
 

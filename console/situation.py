@@ -128,7 +128,7 @@ def _paused(snapshot: Snapshot) -> Line:
     held = fmt.many(snapshot.queue.held, "request")
     return line(
         ("  ◦ Paused ", Tone.WARN),
-        f"for {fmt.duration(since)}: {held} held at the gate; `vllm-console resume` lets them in.",
+        f"for {fmt.duration(since)}: {held} held; `vllm-console resume` lets them in.",
     )
 
 

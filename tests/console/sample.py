@@ -206,6 +206,18 @@ def draining() -> Snapshot:
     return serving(state=State.DRAINING, state_since=AT - 8, engine=engine)
 
 
+def paused() -> Snapshot:
+    base = serving()
+    return serving(
+        state=State.PAUSED,
+        state_since=AT - 125,
+        queue=msgspec.structs.replace(base.queue, held=12, running=0, waiting=0),
+        throttle=msgspec.structs.replace(
+            base.throttle, auto="on", max_inflight=16, paused=True, limited_by=["max_inflight", "paused"]
+        ),
+    )
+
+
 def hung() -> Snapshot:
     base = serving()
     return serving(

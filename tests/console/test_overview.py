@@ -27,6 +27,7 @@ SCENES = {
     "dead": sample.dead,
     "recovering": sample.recovering,
     "draining": sample.draining,
+    "paused": sample.paused,
     "hung": sample.hung,
     "switching": sample_switch.switching,
     "overlapping": sample_switch.overlapping,

@@ -24,6 +24,7 @@ SCENES = {
     "dead": lambda: app(sample.dead()),
     "recovering": lambda: app(sample.recovering()),
     "draining": lambda: app(sample.draining()),
+    "paused": lambda: app(sample.paused()),
     "hung": lambda: app(sample.hung()),
     "speculation_off": lambda: app(sample.idle_cpu()),
     "viewer": lambda: app(sample.serving(), Role.VIEWER),

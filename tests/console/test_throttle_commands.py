@@ -14,7 +14,7 @@ from console.situation import situation
 from engine_host.protocol.envelope import ErrorCode, RpcError
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_REFUSED, EXIT_TIMED_OUT
 from engine_host.protocol.methods import Role
-from engine_host.protocol.snapshot import State, Throttle
+from engine_host.protocol.snapshot import State
 from engine_host.protocol.throttling import AutoState, GateCounts, Limit
 from tests.console import sample, sample_throttle
 from tests.console.sample_throttle import NOW
@@ -223,21 +223,12 @@ async def test_a_viewer_sees_and_changes_nothing(throttled):
 
 
 def test_a_host_that_is_paused_says_since_when_how_many_wait_and_what_ends_it():
-    base = sample.serving()
-    paused = sample.serving(
-        state=State.PAUSED,
-        state_since=base.at - 125,
-        queue=msgspec.structs.replace(base.queue, held=12),
-        throttle=Throttle(paused=True, limited_by=["paused"]),
-    )
-    [said] = situation(paused, 80, 20)
-    assert plain_text(said).strip() == (
-        "◦ Paused for 2m05s: 12 requests held at the gate; `vllm-console resume` lets them in."
-    )
-    assert "set: paused" in plain_text(panels.throttle(paused))
+    [said] = situation(sample.paused(), 80, 20)
+    assert plain_text(said).strip() == ("◦ Paused for 2m05s: 12 requests held; `vllm-console resume` lets them in.")
+    assert plain_text(panels.throttle(sample.paused())).endswith("   set: max_inflight   auto on")
 
 
 async def test_status_and_watch_say_paused(throttled):
-    throttled.snapshot = sample.serving(state=State.PAUSED)
+    throttled.snapshot = sample.paused()
     assert "PAUSED" in (await run("status", "-t", str(throttled.path))).out
     assert "PAUSED" in (await run("watch", "--count", "1", "-t", str(throttled.path))).out
