@@ -74,7 +74,7 @@ class Capacity:
             return f"{limits.request_rate:g} requests a second"
         return "requests before this one wait"
 
-    def retry_after_s(self, asked: Asked, now: float, waiting: int, admissions_per_s: float | None) -> float | None:
+    def retry_after_s(self, asked: Asked, now: float, waiting: int, pace_per_s: float | None) -> float | None:
         """When one that comes again behind the `waiting` would probably get in; None: nothing is known of it."""
         known = 0.0
         if self.limits.paused:
@@ -83,9 +83,9 @@ class Capacity:
                 return None
             known = opens_in_s
         elif self._exceeds_cap(asked) or (self.limits.max_inflight is not None and waiting):
-            if admissions_per_s is None:
+            if pace_per_s is None:
                 return None
-            known = (waiting + 1) / admissions_per_s
+            known = (waiting + 1) / pace_per_s
         if self._requests is not None:
             known = max(known, self._requests.wait_behind_s(asked.choices, self._queued_choices, now))
         if self._prompts is not None and asked.prompt_tokens:

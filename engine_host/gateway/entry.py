@@ -190,13 +190,16 @@ class Entry:
 
 
 async def _answer_refusal(scope: Scope, send: Send, why: Refusal | Unavailable) -> None:
-    if scope["type"] != "http":
-        await send({"type": "websocket.close", "code": 1013, "reason": why.message})
-        return
+    kind = "http.response"
+    if scope["type"] == "websocket":
+        kind = "websocket.http.response"
+        if kind not in scope.get("extensions", {}):  # a server that can only close it, which its client sees as a 403
+            await send({"type": "websocket.close", "code": 1013, "reason": why.message})
+            return
     body, headers, status = _refusal_parts(why)
     headers.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": f"{kind}.start", "status": status, "headers": headers})
+    await send({"type": f"{kind}.body", "body": body})
 
 
 def _refusal_parts(why: Refusal | Unavailable) -> tuple[bytes, list[tuple[bytes, bytes]], int]:

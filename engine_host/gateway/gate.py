@@ -33,6 +33,7 @@ from engine_host.gateway.gate_tally import GateTally, Windows
 from engine_host.gateway.held_request import HeldBytes, HeldRequest
 from engine_host.gateway.hold_queue import HoldQueue
 from engine_host.gateway.inference_paths import INFERENCE_PATHS, MULTIPART
+from engine_host.gateway.pace import Pace
 from engine_host.gateway.priority_classes import PriorityClasses
 from engine_host.gateway.refusals import Refusal
 from engine_host.gateway.unavailable import Unavailable
@@ -112,6 +113,7 @@ class Gate:
         self._classes = PriorityClasses(Throttle())
         self._min_rank = 0
         self._queue: HoldQueue[_Waiter] = HoldQueue(len(self._classes.names))
+        self._pace = Pace()
         self._held_bytes = HeldBytes(held_bytes)
         self._wake: asyncio.TimerHandle | None = None
         self._wakes_at = 0.0
@@ -267,7 +269,7 @@ class Gate:
     async def _place(self, asked: Asked, held: HeldRequest, now: float) -> Passage | Turned | None:
         """A place, at once or after a wait."""
         if not len(self._queue) and self._capacity.wait_s(asked, now) == 0.0:
-            self._take(asked, now)
+            self._take(asked, now, has_waited=False)
             return Passage(self, asked, held)
         if not self._held_bytes.fits(held.kept_bytes):
             refusal = self._refusal("queue_full", asked, now, "their prompts fill the memory set aside for them")
@@ -276,6 +278,8 @@ class Gate:
         waiter = _Waiter(asked, now)
         self._enqueue(waiter)
         self._look_after(now)
+        if not waiter.decided.done():
+            self._pace.found_no_room(now)
         if len(self._queue) > self.limits.hold_queue:
             self._make_room(waiter, now)
         if not waiter.decided.done():
@@ -328,16 +332,17 @@ class Gate:
             if wait_s > 0.0:
                 return now + wait_s
             self._dequeue(waiter)
-            self._take(waiter.asked, now)
+            self._take(waiter.asked, now, has_waited=waiter.since < now)
             if waiter.since < now:
                 self.tally.waited(now - waiter.since, now)
             waiter.decided.set_result(None)
         return math.inf
 
-    def _take(self, asked: Asked, now: float) -> None:
+    def _take(self, asked: Asked, now: float, *, has_waited: bool) -> None:
         self._capacity.take(asked, now)
+        self._pace.admitted(now, has_waited)
         self._queue.admitted(asked.class_rank, now)
-        self.tally.admitted(asked.class_name, now)
+        self.tally.admitted(asked.class_name)
         if asked.is_truncated or asked.segments > 1:
             self.tally.reshaped(asked.is_truncated, asked.segments > 1)
 
@@ -407,7 +412,7 @@ class Gate:
 
     def _refusal(self, reason: str, asked: Asked, now: float, why: str) -> Refusal:
         text = f"The server is at its limit ({self._capacity.words(asked, now)}), and {why}."
-        retry_after_s = self._capacity.retry_after_s(asked, now, len(self._queue), self.tally.admissions_per_s(now))
+        retry_after_s = self._capacity.retry_after_s(asked, now, len(self._queue), self._pace.per_s(now))
         if retry_after_s is not None:
             text += f" Send it again in {math.ceil(max(1.0, retry_after_s))} s."
         return Refusal(reason, text, retry_after_s=retry_after_s)

@@ -1,16 +1,12 @@
-"""What the gate has done since the host started, and how fast it lets requests in."""
+"""What the gate has done since the host started."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
 from engine_host.protocol.snapshot import Percentiles
 from engine_host.protocol.throttling import ClassCount, GateCounts
-
-_PACE_OF = 64
-"""Admissions that the pace is measured from: the last ones, since load changes."""
 
 
 class Windows(Protocol):
@@ -37,12 +33,10 @@ class GateTally:
         self._classes: dict[str, _OfClass] = {}
         self._waits = waits
         self._second = 0
-        self._pace: deque[float] = deque(maxlen=_PACE_OF)
 
-    def admitted(self, class_name: str, now: float) -> None:
+    def admitted(self, class_name: str) -> None:
         self._admitted += 1
         self._class(class_name).admitted += 1
-        self._pace.append(now)
 
     def held(self) -> None:
         self._held += 1
@@ -73,12 +67,6 @@ class GateTally:
     @property
     def refused_by_reason(self) -> dict[str, int]:
         return dict(self._refused)
-
-    def admissions_per_s(self, now: float) -> float | None:
-        """Over the last ones; it falls while none is admitted. None: too few to say."""
-        if len(self._pace) < 2 or now <= self._pace[0]:
-            return None
-        return (len(self._pace) - 1) / (now - self._pace[0])
 
     def counts(
         self, inflight: int, oldest_held_s: float | None, held_by_class: Sequence[tuple[str, int]], now: float

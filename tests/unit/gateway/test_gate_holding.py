@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from engine_host.engine.port import Receive, Scope, Send
 from engine_host.throttle.limits import Limits
 from tests.unit.gateway.clients import BY_HEADER, Client, Served, of_class, turns, until
 
@@ -159,6 +162,25 @@ async def test_a_client_that_hangs_up_just_as_it_is_admitted_gives_its_place_bac
     served.model.finish_all()
     await both.answered()
     assert served.gate.inflight == 0 and served.gate.held == 0
+
+
+@pytest.mark.parametrize("turns_before", range(5))
+async def test_an_app_learns_of_a_client_that_hung_up_just_as_it_was_admitted(turns_before: int) -> None:
+    served = Served(Limits(paused=True))
+    got: list[str] = []
+
+    async def listening(scope: Scope, receive: Receive, send: Send) -> None:
+        got.extend([(await receive())["type"], (await receive())["type"]])
+
+    served.entry.attach(listening)
+    client = await served.ask()
+    client.hang_up()
+    await turns(turns_before)
+    served.gate.apply(Limits())
+    await client.answered()
+    was_admitted = served.gate.counts().admitted_total == 1
+    assert got == (["http.request", "http.disconnect"] if was_admitted else [])
+    assert served.gate.counts().gone_total == (not was_admitted) and served.gate.inflight == 0
 
 
 async def test_a_task_that_is_cancelled_while_it_waits_or_right_after_its_admission_leaves_nothing() -> None:

@@ -9,7 +9,7 @@ from engine_host.gateway.asked import Asked
 from engine_host.gateway.refusals import Refusal
 from engine_host.profiles.throttle_table import Throttle
 from engine_host.throttle.limits import Limits
-from tests.unit.gateway.clients import BY_HEADER, Served, of_class, turns
+from tests.unit.gateway.clients import BY_HEADER, Client, Served, of_class, turns
 
 
 async def test_a_pause_holds_everything_and_its_end_lets_the_higher_classes_go_first() -> None:
@@ -124,3 +124,16 @@ async def test_a_refusal_has_openais_shape() -> None:
     assert (refused.told["error"]["type"], refused.told["error"]["code"]) == ("rate_limit_error", 429)
     assert refused.headers["content-type"] == "application/json"
     assert int(refused.headers["content-length"]) == len(refused.sent[-1]["body"])
+
+
+async def test_a_websocket_is_refused_like_a_request_where_the_server_can_do_so() -> None:
+    served = Served(Limits(request_rate=0.1, request_burst=1, hold_queue=0))
+    await served.ask("a")
+    client = Client(served.entry, path="/v1/realtime", kind="websocket")
+    client.scope["extensions"] = {"websocket.http.response": {}}
+    await client.start().answered()
+    assert [message["type"] for message in client.sent] == [
+        "websocket.http.response.start",
+        "websocket.http.response.body",
+    ]
+    assert (client.status, client.retry_after, client.told["reason"]) == (429, 10, "queue_full")

@@ -128,11 +128,15 @@ def test_a_class_that_starves_gets_one_place_and_then_waits_for_its_turn_again()
     queue.admitted(LOW, 15.0)
     queue.admitted(HIGH, 15.0)
     assert queue.next(PATIENCE_S, 15.0).rank == HIGH  # type: ignore[union-attr]
+    queue.admitted(HIGH, 30.0)
+    assert queue.next(PATIENCE_S, 30.0) is low[1], "and starves anew without anybody else of it coming"
 
 
 def test_of_two_that_starve_the_one_that_has_for_longer_goes_first() -> None:
     queue = queue_of(normal := One(NORMAL, 0.0), One(LOW, 1.0), One(HIGH, 2.0))
     assert queue.next(PATIENCE_S, 60.0) is normal
+    queue = queue_of(One(LOW, 0.0), high := One(HIGH, 0.0))
+    assert queue.next(PATIENCE_S, 60.0) is high, "both for as long"
 
 
 def test_the_last_one_of_a_starving_class_is_not_pushed_out() -> None:

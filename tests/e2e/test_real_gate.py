@@ -1,0 +1,178 @@
+"""The gate before a real engine: what waits, streams, hangs up, is refused, goes through a switch and sees the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from .real_host import RealHost, serving, until
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+PROFILE = """
+schema = 1
+[engine]
+model = "$VLLM_CONSOLE_TEST_MODEL"
+served_model_name = "smollm2"
+max_model_len = 1024
+block_size = 32
+kv_cache_memory_bytes = 400_000_000
+max_num_seqs = {slots}
+enforce_eager = true
+dtype = "float32"
+gpu_memory_utilization = 0.1
+[throttle]
+max_inflight = 2
+hold_queue = 3
+hold_deadline_s = 300.0
+class_header = "x-class"
+[switch]
+drain_timeout_s = 120.0
+"""
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory, model: None) -> Iterator[RealHost]:
+    home = tmp_path_factory.mktemp("gate")
+    profiles = home / "profiles"
+    profiles.mkdir()
+    for name, slots in (("gated", 64), ("fewer", 48)):
+        (profiles / f"{name}.toml").write_text(PROFILE.format(slots=slots))
+    with serving(home, profiles / "gated.toml", f"--profiles-dir={profiles}") as real:
+        yield real
+
+
+class Stream:
+    """One streamed completion, and what its client has seen of it."""
+
+    def __init__(self, http: httpx.AsyncClient, tokens: int, **more: Any) -> None:
+        self.status: int | None = None
+        self.headers: httpx.Headers = httpx.Headers()
+        self.body = b""
+        self.tokens = 0
+        self._tokens = tokens
+        headers = {"x-class": more.pop("class_name")} if "class_name" in more else {}
+        body = {"model": "smollm2", "prompt": "Once upon a time", "max_tokens": tokens, "ignore_eos": True, **more}
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        self._request = http.stream("POST", "/v1/completions", json=body, headers=headers)
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        async with self._request as response:
+            self.status, self.headers = response.status_code, response.headers
+            async for line in response.aiter_lines():
+                if self.status != 200:
+                    self.body += line.encode()
+                elif line.startswith("data: {") and (usage := json.loads(line[6:]).get("usage")):
+                    self.tokens = usage["completion_tokens"]
+
+    async def hang_up(self) -> None:
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
+
+    @property
+    def is_whole(self) -> bool:
+        return self.status == 200 and self.tokens == self._tokens
+
+
+@contextlib.asynccontextmanager
+async def clients(host: RealHost) -> Any:
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx.AsyncClient(base_url=host.url, timeout=240, limits=limits, trust_env=False) as http:
+        yield http
+
+
+def counts(host: RealHost) -> dict[str, Any]:
+    return dict(host.ask("throttle.get")["result"]["counts"])
+
+
+async def waiting(host: RealHost, inflight: int, held: int) -> None:
+    def is_so() -> bool:
+        now = counts(host)
+        return (now["inflight"], now["held"]) == (inflight, held)
+
+    await asyncio.to_thread(until, is_so, 60, f"{inflight} in flight and {held} held")
+
+
+async def test_who_waits_sees_nothing_until_its_turn_and_what_is_cheap_answers_meanwhile(host: RealHost) -> None:
+    async with clients(host) as http:
+        running = [Stream(http, 150) for _ in range(2)]
+        await waiting(host, 2, 0)
+        low = Stream(http, 8, class_name="low")
+        await waiting(host, 2, 1)
+        high = Stream(http, 150, class_name="high")
+        gone = Stream(http, 8)
+        await waiting(host, 2, 3)
+        refused = Stream(http, 8)
+        await refused.task
+        assert refused.status == 429 and json.loads(refused.body)["reason"] == "queue_full"
+        for path in ("/health", "/metrics", "/v1/models", "/version"):
+            assert (await http.get(path)).status_code == 200
+        assert (await http.post("/tokenize", json={"model": "smollm2", "prompt": "a b"})).json()["count"] >= 2
+        await gone.hang_up()
+        await waiting(host, 2, 2)
+        assert low.status is None and high.status is None, "an answer begins when it is admitted"
+        status = host.status()
+        assert status["queue"]["held"] == 2 and status["queue"]["running"] == 2
+        await asyncio.wait({stream.task for stream in running}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.to_thread(until, lambda: high.status == 200, 60, "the higher class admitted")
+        await asyncio.gather(*(stream.task for stream in (*running, low, high)))
+        assert all(stream.is_whole for stream in (*running, low, high))
+    now = counts(host)
+    assert (now["inflight"], now["held"], now["gone_total"], now["admitted_total"]) == (0, 0, 1, 4)
+    assert now["refused_by_reason"] == {"queue_full": 1} and now["hold_wait"]["1m"]["n"] == 2
+
+
+async def test_more_choices_than_the_cap_go_when_nothing_else_does(host: RealHost) -> None:
+    async with clients(host) as http:
+        wide = Stream(http, 40, n=3)
+        await waiting(host, 3, 0)
+        other = Stream(http, 8)
+        await waiting(host, 3, 1)
+        await asyncio.gather(wide.task, other.task)
+        assert wide.status == 200 and other.is_whole
+
+
+async def test_malformed_json_is_vllms_to_refuse(host: RealHost) -> None:
+    async with clients(host) as http:
+        answer = await http.post("/v1/completions", content=b'{"prompt":', headers={"content-type": "application/json"})
+        assert answer.status_code in (400, 422)
+
+
+async def test_nobody_fails_because_of_a_switch_neither_in_flight_nor_held(host: RealHost) -> None:
+    before = counts(host)
+    async with clients(host) as http:
+        running = [Stream(http, 600) for _ in range(2)]
+        await waiting(host, 2, 0)
+        held = [Stream(http, 30) for _ in range(3)]
+        await waiting(host, 2, 3)
+        switched = await asyncio.to_thread(host.switch, "fewer")
+        assert switched.exit_code == 0, switched.stderr
+        await asyncio.gather(*(stream.task for stream in (*running, *held)))
+        assert [stream.is_whole for stream in (*running, *held)] == [True] * 5
+    now = counts(host)
+    assert now["refused_total"] == before["refused_total"] and now["admitted_total"] == before["admitted_total"] + 5
+
+
+async def test_a_stop_tells_those_who_wait_at_once_and_lets_those_in_flight_end(host: RealHost) -> None:
+    async with clients(host) as http:
+        running = [Stream(http, 300) for _ in range(2)]
+        await waiting(host, 2, 0)
+        held = [Stream(http, 30) for _ in range(2)]
+        await waiting(host, 2, 2)
+        host.process.send_signal(signal.SIGTERM)
+        await asyncio.gather(*(stream.task for stream in held))
+        assert [stream.status for stream in held] == [503, 503]
+        assert json.loads(held[0].body)["state"] == "draining" and int(held[0].headers["retry-after"]) >= 1
+        assert not any(stream.task.done() for stream in running)
+        await asyncio.gather(*(stream.task for stream in running))
+        assert all(stream.is_whole for stream in running)
+    await asyncio.to_thread(host.process.wait, 60)
