@@ -45,7 +45,10 @@ def set_limits(layers: Layers, asked: Asked, order: ThrottleSet) -> Done:
             settings[name] = settings[name].with_(setting)
     after = dataclasses.replace(layers, settings=settings)
     _refuse_idle_bursts(values, after, asked.now)
-    return after, words.told(_moves(layers, after, values, asked.now), order.for_s, order.reason)
+    moves = _moves(layers, after, values, asked.now)
+    if values.get(LimitName.PAUSED) and not after.in_force(LimitName.HOLD_QUEUE, asked.now).value:
+        moves[-1] += " (hold_queue is 0: who comes is refused at once)"
+    return after, words.told(moves, order.for_s, order.reason)
 
 
 def clear(layers: Layers, asked: Asked, order: ThrottleClear) -> Done:

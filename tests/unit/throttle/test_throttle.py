@@ -228,6 +228,11 @@ async def test_a_gate_that_several_have_closed_opens_with_the_last_of_them(desk:
     assert [text for _, text in desk.events] == ["draining no more: the 15 m of maria are over"]
 
 
+async def test_who_pauses_is_told_that_nobody_may_wait(desk: Desk) -> None:
+    desk.set(hold_queue=0)
+    assert desk.pause() == "paused (hold_queue is 0: who comes is refused at once)"
+
+
 async def test_a_pause_over_a_pause_leaves_the_former_one(desk: Desk) -> None:
     desk.pause()
     assert desk.pause(for_s=60) == "still paused for 1 m"
