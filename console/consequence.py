@@ -17,6 +17,7 @@ METHOD_SWITCH = "switch"
 METHOD_CANCEL = "switch.cancel"
 METHOD_ABORT = "requests.abort"
 METHOD_DIALS = "dials.set"
+METHOD_LIMITS = "throttle.set"
 
 NAME_CELLS = 32
 """Of a name; the protocol allows 200 characters."""

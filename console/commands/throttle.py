@@ -58,7 +58,7 @@ def _show(target: Target, *, as_json: bool) -> int:
     if as_json:
         write_json(bytes(raw))
     else:
-        from console.commands.throttle_text import throttle_lines
+        from console.throttle_panels import throttle_lines
 
         write_lines(throttle_lines(sheet, max(80, width()), time.time()))
     return EXIT_DONE

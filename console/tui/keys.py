@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
 
-from console.consequence import METHOD_ABORT, METHOD_CANCEL, METHOD_DIALS, METHOD_RESTART, METHOD_STOP, METHOD_SWITCH
+from console.consequence import (
+    METHOD_ABORT,
+    METHOD_CANCEL,
+    METHOD_DIALS,
+    METHOD_LIMITS,
+    METHOD_RESTART,
+    METHOD_STOP,
+    METHOD_SWITCH,
+)
 from engine_host.protocol.methods import METHODS, Risk
 
 
@@ -61,11 +69,15 @@ _ON_SPECULATION = _ON_APPLY | _ON_TRY | {"speculation"}
 _ON_STILL = frozenset({"dials.still", "dials.moved"})
 _ON_PENDING = frozenset({"dials.pending"})
 _ON_DIALS = _ON_STILL | _ON_PENDING
+_ON_TYPED, _ON_CHOSEN = frozenset({"throttle.typed"}), frozenset({"throttle.chosen"})
+_ON_LIMITS = _ON_TYPED | _ON_CHOSEN
+_ON_LIMIT_PENDING = frozenset({"throttle.pending"})
+_ON_THROTTLE = _ON_LIMITS | _ON_LIMIT_PENDING
 _BELOW_LIST = frozenset(
     f"profiles.{view}" for view in ("diff", "same", "forecast", "waiting", "refused", "outdated", "switch")
 )
-_ON_ROWS = _ON_LIST | _BELOW_LIST | _ON_REQUESTS | _ON_DETAIL | _ON_STILL
-OWN_WAY_BACK = _BELOW_LIST | _ON_FILTERED | _ON_DETAIL | _ON_PENDING
+_ON_ROWS = _ON_LIST | _BELOW_LIST | _ON_REQUESTS | _ON_DETAIL | _ON_STILL | _ON_LIMITS
+OWN_WAY_BACK = _BELOW_LIST | _ON_FILTERED | _ON_DETAIL | _ON_PENDING | _ON_LIMIT_PENDING
 """Places with a way back of their own, so that the general one is not told of."""
 
 ACTIONS: tuple[Action, ...] = (
@@ -75,6 +87,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("screen('queue')", "3", "3", "queue", "every request; what hangs, what is stuck; end one"),
     Action("screen('speculation')", "4", "4", "spec", "speculation: acceptance by window and position, which K"),
     Action("screen('profiles')", "5", "5", "profiles", "compare profiles, switch to another"),
+    Action("screen('throttle')", "6", "6", "throttle", "limits at the gate: set, pause, have it act by itself"),
     Action("screen('events')", "7", "7", "events", "what happened, newest first"),
     Action("screen('dials')", "8", "8", "dials", "live limits of the scheduler, and what moving one did"),
     Action("freeze", "p", "p", "freeze", "hold the page still, or let it go on; the host runs on"),
@@ -116,6 +129,25 @@ ACTIONS: tuple[Action, ...] = (
     Action("revert", "u", "u", "revert", "undo the last move; asks first", METHOD_DIALS, frozenset({"dials.moved"})),
     Action("reset", "r", "r", "start value", "back to what it was started with", METHOD_DIALS, _ON_STILL),
     Action("stop_typing", "escape", "esc", "leave it", "change nothing", screens=frozenset({"dials.typing"})),
+    Action("nudge(1)", "plus,equals_sign,right", "+", "more", "a step up; enter sets it", METHOD_LIMITS, _ON_THROTTLE),
+    Action("nudge(-1)", "minus,left", "-", "less", "one step down; enter sets it", METHOD_LIMITS, _ON_THROTTLE),
+    Action("type_value", "enter", "enter", "value", "type a value", METHOD_LIMITS, _ON_TYPED),
+    Action("nudge(1)", "enter", "enter", "next", "its next value; enter again sets it", METHOD_LIMITS, _ON_CHOSEN),
+    Action("send", "enter", "enter", "set it", "have the gate go by it", METHOD_LIMITS, _ON_LIMIT_PENDING),
+    Action("lasting", "t", "t", "for how long", "then the former value returns", METHOD_LIMITS, _ON_LIMIT_PENDING),
+    Action("drop", "escape", "esc", "leave it", "change nothing", screens=_ON_LIMIT_PENDING),
+    Action(
+        "pause",
+        "P",
+        "P",
+        "pause",
+        "hold every new request, or let them go again; asks first",
+        METHOD_LIMITS,
+        _ON_LIMITS,
+    ),
+    Action("take_off", "n", "n", "no limit", "none, even where the profile has one", METHOD_LIMITS, _ON_LIMITS),
+    Action("reset", "r", "r", "profile's", "back to what the profile says", METHOD_LIMITS, _ON_LIMITS),
+    Action("stop_typing", "escape", "esc", "leave it", "change nothing", screens=frozenset({"throttle.typing"})),
     Action("back", "escape", "esc", "back", "one step back", screens=_BELOW_LIST),
     Action(
         "compare",

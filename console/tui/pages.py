@@ -28,6 +28,7 @@ PAGES: dict[str, str | Callable[[], Screen[Any]]] = {
     "speculation": _later("speculation", "SpeculationScreen"),
     "dials": _later("dials", "DialsScreen"),
     "profiles": _later("profiles", "ProfilesScreen"),
+    "throttle": _later("throttle", "ThrottleScreen"),
     "events": _later("events", "EventsScreen"),
 }
 """As the action table names them: `screen('kv')`."""

@@ -57,6 +57,10 @@ class Poll(Generic[T]):
         self._is_asking, self._asked_at, self._params = True, now, params
         self._page.run_worker(self._ask(params, self._boot_id))
 
+    def put(self, answer: T) -> None:
+        """A newer answer, that came with something else."""
+        self.polled = Polled(answer, self._page.console.moment().now)
+
     async def _ask(self, params: object, boot_id: str) -> None:
         console = self._page.console
         try:

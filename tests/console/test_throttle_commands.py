@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from console import panels
-from console.commands.throttle_text import throttle_lines
 from console.lines import cells, plain_text
 from console.situation import situation
+from console.throttle_panels import throttle_lines
 from engine_host.protocol.envelope import ErrorCode, RpcError
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_REFUSED, EXIT_TIMED_OUT
 from engine_host.protocol.methods import Role

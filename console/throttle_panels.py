@@ -1,4 +1,6 @@
-"""What `throttle show` says to a person, as lines. Pure functions of the wire types.
+"""What there is to say of the gate and its limits, as lines: all of it for `throttle show`, parts of it for the page.
+
+Pure functions of the wire types.
 
 Reasons, names of classes and refusals come from outside: control characters are taken out.
 """
@@ -24,10 +26,10 @@ def throttle_lines(sheet: ThrottleSheet, width: int, now: float) -> list[Line]:
     rows = [line((f"{'limit':<{_NAME}}  {'in force':>{_VALUE}}  {'profile':>{_VALUE}}  set by", Tone.FAINT))]
     for name, limit in sheet.limits.items():
         rows += _limit(fmt.clean(name), limit, width)
-    rows += [BLANK, *_auto(sheet.auto, width, now)]
-    rows += [BLANK, *_counts(sheet.counts, width)]
+    rows += [BLANK, *auto_lines(sheet.auto, width, now)]
+    rows += [BLANK, *count_lines(sheet.counts, width)]
     if sheet.counts.classes:
-        rows += [BLANK, *_classes(sheet)]
+        rows += [BLANK, *class_lines(sheet)]
     return rows
 
 
@@ -37,14 +39,14 @@ def _limit(name: str, limit: Limit, width: int) -> list[Line]:
     row = line(
         (f"{name:<{_NAME}}", Tone.LABEL),
         "  ",
-        (f"{value(limit.value):>{_VALUE}}", tone),
-        (f"  {value(limit.profile):>{_VALUE}}  ", Tone.FAINT),
-        *_whose(limit.who, limit.since, limit.until),
+        (f"{value_text(limit.value):>{_VALUE}}", tone),
+        (f"  {value_text(limit.profile):>{_VALUE}}  ", Tone.FAINT),
+        *set_by(limit.who, limit.since, limit.until),
     )
     return [row, *_because(limit.reason, width)]
 
 
-def value(found: LimitValue) -> str:
+def value_text(found: LimitValue) -> str:
     match found:
         case None:
             return "none"
@@ -58,7 +60,7 @@ def value(found: LimitValue) -> str:
             return fmt.clean(found)
 
 
-def _whose(who: str | None, since: float | None, until: float | None) -> Line:
+def set_by(who: str | None, since: float | None, until: float | None) -> Line:
     if who is None:
         return line((fmt.DASH, Tone.FAINT))
     began = f" at {fmt.clock(since)}" if since is not None else ""
@@ -72,17 +74,17 @@ def _because(reason: str, width: int) -> list[Line]:
     return [line(indent, (row, Tone.FAINT)) for row in textwrap.wrap(text, max(20, width - len(indent)))]
 
 
-def _auto(auto: AutoState, width: int, now: float) -> list[Line]:
+def auto_lines(auto: AutoState, width: int, now: float) -> list[Line]:
     head = line(
         (f"{'auto':<{_NAME}}", Tone.LABEL),
         "  ",
         (f"{auto.mode.value:>{_VALUE}}", Tone.PLAIN if auto.mode is AutoMode.OFF else Tone.STRONG),
-        *(line("  ", *_whose(auto.who, auto.since, auto.until)) if auto.who is not None else ()),
+        *(line("  ", *set_by(auto.who, auto.since, auto.until)) if auto.who is not None else ()),
     )
     rows = [head]
     if auto.mode is not AutoMode.OFF:
         would = "would be " if auto.mode is AutoMode.OBSERVE else ""
-        said = f"cap {would}{value(auto.cap)}"
+        said = f"cap {would}{value_text(auto.cap)}"
         if auto.overruled_by is not None:
             said += f"; overruled: {fmt.clean(auto.overruled_by)} has set max_inflight"
         rows.append(line(" " * (_NAME + 2), said))
@@ -106,7 +108,7 @@ def _gauge(gauge: AutoGauge) -> Line:
     )
 
 
-def _counts(counts: GateCounts, width: int) -> list[Line]:
+def count_lines(counts: GateCounts, width: int) -> list[Line]:
     oldest = f", the oldest for {fmt.span(counts.oldest_held_s)}" if counts.oldest_held_s is not None else ""
     rows = [
         line(
@@ -141,7 +143,7 @@ def _wait(wait: Percentiles) -> Line:
     return line(("waits", Tone.LABEL), f"        {figures}  n {fmt.count(wait.n)}", (f"  ({_WAIT_WINDOW})", Tone.FAINT))
 
 
-def _classes(sheet: ThrottleSheet) -> list[Line]:
+def class_lines(sheet: ThrottleSheet) -> list[Line]:
     """The highest first, as they are served."""
     heads = "".join(f"  {head:>{_VALUE}}" for head in ("held", "admitted", "refused"))
     rows = [
