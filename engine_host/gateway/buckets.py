@@ -21,7 +21,7 @@ class Bucket:
 
     def tune(self, rate: float, burst: float, now: float) -> None:
         """Go on with another rate and burst; what is in the bucket stays, as far as it fits."""
-        self._level = min(self._filled(now), burst)
+        self._level = self._filled(now)
         self._rate, self._burst, self._at = rate, burst, now
 
     def wait_s(self, cost: float, now: float) -> float:

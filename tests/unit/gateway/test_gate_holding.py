@@ -131,6 +131,19 @@ async def test_a_client_that_hangs_up_while_it_waits_leaves_at_once_and_nothing_
     assert (counts.gone_total, counts.held_total, counts.inflight, counts.refused_total) == (1, 2, 0, 0)
 
 
+async def test_the_waits_of_those_who_were_admitted_are_told_by_window() -> None:
+    served = Served(Limits(max_inflight=1))
+    await served.ask("a")
+    await served.ask("b")
+    served.clock.now += 3.0
+    await served.finish()
+    waits = served.gate.counts().hold_wait
+    assert waits["10s"].n == 1 and waits["10s"].p50_s is not None and abs(waits["10s"].p50_s - 3.0) < 0.06
+    served.clock.now += 11.0
+    waits = served.gate.counts().hold_wait
+    assert (waits["10s"].n, waits["1m"].n) == (0, 1)
+
+
 async def test_who_leaves_the_head_of_the_queue_lets_the_next_one_go() -> None:
     served = Served(Limits(max_inflight=4))
     await served.ask("a", n=3)

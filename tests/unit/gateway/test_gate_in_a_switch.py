@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from engine_host.engine.port import AsgiApp
+from engine_host.gateway.asked import Asked
+from engine_host.gateway.refusals import Refusal
 from engine_host.gateway.unavailable import Unavailable
 from engine_host.throttle.limits import Limits
 from tests.unit.gateway.clients import Client, Model, Served, turns
@@ -100,6 +103,34 @@ async def test_whoever_sends_its_body_while_the_engine_goes_is_told_and_does_not
     sending.messages.put_nowait({"type": "http.request", "body": b"{}"})
     assert (await sending.answered()).told["state"] == "dead"
     assert served.gate.held == 0
+
+
+async def test_whoever_is_being_prepared_while_the_engine_goes_is_told_and_does_not_wait() -> None:
+    served, may_go_on = Served(Limits(max_inflight=1)), asyncio.Event()
+
+    async def prepare(app: AsgiApp, asked: Asked) -> Asked | Refusal:
+        await may_go_on.wait()
+        return asked
+
+    await served.ask("running")
+    served.gate.prepare = prepare
+    client = await served.ask("prepared")
+    served.entry.detach(DEAD)
+    may_go_on.set()
+    assert (await client.answered()).told["state"] == "dead"
+
+
+async def test_what_is_not_throttled_waits_in_a_switch_and_leaves_no_task() -> None:
+    served = Served()
+    served.entry.hold(30.0)
+    tokenize = await served.ask("tokenize", path="/tokenize")
+    assert served.entry.held == 1 and served.gate.held == 0
+    served.entry.let_go()
+    await turns()
+    await served.finish()
+    assert (await tokenize.answered()).status == 200
+    await turns()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_a_drain_of_the_host_does_not_wait_for_those_at_the_gate_and_tells_them() -> None:

@@ -15,6 +15,7 @@ from tests.unit.gateway.clients import BY_HEADER, Client, Served, of_class, turn
 async def test_a_pause_holds_everything_and_its_end_lets_the_higher_classes_go_first() -> None:
     served = Served(Limits(paused=True, hold_deadline_s=300), BY_HEADER)
     await of_class(served, "low", "low")
+    served.clock.now += 1
     await of_class(served, "high", "high")
     served.clock.now += 200  # no class has starved for another: none could go
     served.gate.apply(Limits(max_inflight=1))
@@ -103,7 +104,7 @@ async def test_a_caps_retry_after_comes_from_the_pace_of_admissions_and_the_queu
 
 async def test_a_pauses_retry_after_is_its_end_where_it_has_one() -> None:
     served = Served(Limits(paused=True, hold_queue=0, opens_in_s=90.0))
-    served.clock.now += 30.4
+    served.clock.now += 30.9
     refused = await served.ask()
     assert refused.retry_after == 60 and "it is paused" in refused.told["error"]["message"]
     served.gate.apply(Limits(paused=True, hold_queue=0))
