@@ -15,9 +15,10 @@ import time
 
 from engine_host.engine.port import AsgiApp, Receive, Scope, Send
 from engine_host.gateway.failing_streams import WATCHED
-from engine_host.gateway.gate import Gate, Passage
+from engine_host.gateway.gate import Gate
 from engine_host.gateway.held_request import HeldRequest
 from engine_host.gateway.inference_paths import inference_path
+from engine_host.gateway.line import Passage
 from engine_host.gateway.refusals import Refusal
 from engine_host.gateway.unavailable import Unavailable, unavailable_body, unavailable_headers
 

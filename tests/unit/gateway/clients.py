@@ -158,9 +158,15 @@ class Clock:
 class Served:
     """An entry with a gate in front of a model that answers when it is told to."""
 
-    def __init__(self, limits: Limits | None = None, table: Throttle | None = None, held_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        table: Throttle | None = None,
+        held_bytes: int = 1 << 20,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
         self.clock = Clock()
-        self.gate = Gate(LatencyWindows(WINDOWS), self.clock, held_bytes)
+        self.gate = Gate(LatencyWindows(WINDOWS), clock or self.clock, held_bytes)
         self.entry = Entry(self.gate)
         self.model = Model()
         self.entry.attach(self.model)
@@ -178,7 +184,7 @@ class Served:
 
     async def pass_time(self, seconds: float) -> None:
         self.clock.now += seconds
-        self.gate._on_wake()  # what its timer would do
+        self.gate._line._on_wake()  # what its timer would do
         await turns()
 
     async def finish(self, index: int = 0) -> None:

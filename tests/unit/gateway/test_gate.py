@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -103,8 +104,7 @@ async def test_a_rate_lets_a_burst_through_and_then_one_after_the_other() -> Non
 
 
 async def test_a_rate_comes_back_to_the_waiting_by_itself() -> None:
-    served = Served()
-    served.gate._clock = asyncio.get_running_loop().time
+    served = Served(clock=time.monotonic)
     served.gate.apply(Limits(request_rate=100.0, request_burst=1))
     clients = [await served.ask(str(number)) for number in range(5)]
     async with asyncio.timeout(10):

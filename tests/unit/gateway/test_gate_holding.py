@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -66,14 +67,13 @@ async def test_who_may_not_wait_is_refused_at_once() -> None:
 
 
 async def test_who_has_waited_for_the_deadline_is_refused_without_anybody_else_doing_anything() -> None:
-    served = Served()
-    served.gate._clock = asyncio.get_running_loop().time
+    served = Served(clock=time.monotonic)
     served.gate.apply(Limits(max_inflight=1, hold_deadline_s=0.05))
     await served.ask("a")
     late = await (await served.ask("b")).answered()
     assert (late.status, late.told["reason"]) == (429, "deadline")
     assert "has waited for 0.05 s" in late.told["error"]["message"]
-    assert served.gate.held == 0 and served.gate._wake is None
+    assert served.gate.held == 0 and served.gate._line._wake is None
 
 
 async def test_a_shorter_queue_a_nearer_deadline_and_a_higher_minimum_reach_those_who_wait() -> None:
@@ -96,7 +96,7 @@ async def test_bodies_that_wait_are_kept_up_to_a_limit_and_a_single_larger_one_a
     refused = await served.ask("small", prompt="x" * 50)
     assert refused.told["reason"] == "queue_full" and "memory" in refused.told["error"]["message"]
     await served.finish()
-    assert served.model.names == ["first", "large"] and served.gate._held_bytes.used == 0
+    assert served.model.names == ["first", "large"] and served.gate._line.held_bytes.used == 0
     await served.ask("small again", prompt="x" * 50)
     assert served.gate.held == 1
 
@@ -207,7 +207,7 @@ async def test_a_task_that_is_cancelled_while_it_waits_or_right_after_its_admiss
     await until(lambda: served.gate.held == 0)
     admitted.task.cancel()
     await turns()
-    assert (served.gate.inflight, served.gate.held, served.gate._held_bytes.used) == (0, 0, 0)
+    assert (served.gate.inflight, served.gate.held, served.gate._line.held_bytes.used) == (0, 0, 0)
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
 

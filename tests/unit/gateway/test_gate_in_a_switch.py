@@ -75,7 +75,7 @@ async def test_when_the_engine_goes_everybody_who_waits_is_told_at_once() -> Non
     running = await served.ask("running")
     waiting = [await served.ask(name) for name in "ab"]
     served.entry.detach(DEAD)
-    assert served.gate._wake is None, "no timer for anybody"
+    assert served.gate._line._wake is None, "no timer for anybody"
     for client in waiting:
         assert (await client.answered()).status == 503
         assert client.told["state"] == "dead" and client.retry_after == 5

@@ -99,7 +99,7 @@ class Story:
             await asyncio.wait(tasks, timeout=5)
         assert all(task.done() for task in tasks)
         counts = self.served.gate.counts()
-        assert (counts.inflight, self.served.gate._held_bytes.used, self.served.gate._wake) == (0, 0, None)
+        assert (counts.inflight, self.served.gate._line.held_bytes.used, self.served.gate._line._wake) == (0, 0, None)
         answered = [client for client in self.clients if client.sent]
         ok = sum(client.status == 200 for client in answered)
         assert counts.refused_total == len(answered) - ok

@@ -11,8 +11,8 @@ import os
 import sys
 
 from engine_host.gateway.asked import Asked
-from engine_host.gateway.gate import Passage, _Waiter
 from engine_host.gateway.held_request import HeldRequest
+from engine_host.gateway.line import Passage, _Waiter
 from engine_host.throttle.limits import Limits
 from tests.unit.gateway.clients import Client, Served, turns, until
 from tests.unit.test_http_server import serving
@@ -29,14 +29,14 @@ def ours() -> int:
 def is_as_new(served: Served) -> bool:
     gate = served.gate
     counts = gate.counts()
-    return (counts.inflight, counts.held, gate._held_bytes.used, gate._wake) == (0, 0, 0, None)
+    return (counts.inflight, counts.held, gate._line.held_bytes.used, gate._line._wake) == (0, 0, 0, None)
 
 
 async def crowd(served: Served, size: int, is_cancelled: bool) -> None:
     """Comes, waits, and leaves all at once: its clients hang up, or its tasks are cancelled."""
     clients = [Client(served.entry, _BODY).start() for _ in range(size)]
     await until(lambda: served.gate.held == size, 60)
-    assert served.gate._held_bytes.used == size * len(_BODY)
+    assert served.gate._line.held_bytes.used == size * len(_BODY)
     for client in clients:
         if is_cancelled and client.task is not None:
             client.task.cancel()
@@ -62,7 +62,7 @@ async def test_ten_thousand_that_wait_and_hang_up_leave_no_task_no_place_and_no_
     await crowd(served, 5_000, is_cancelled=True)
     await turns()
     assert blocks() - before < 500, "each of them would have left one at least"
-    queue = served.gate._queue
+    queue = served.gate._line._queue
     assert sum(map(sys.getsizeof, (queue._by_age, *(one.waiting for one in queue._classes)))) < 4_096
     assert asyncio.all_tasks() == {asyncio.current_task(), first.task}
     await served.finish()
