@@ -32,7 +32,7 @@ from engine_host.throttle.watch import Watches
 
 IDLE_AFTER_S = 1.0
 """Nothing unfinished and no step for so long: the last figures are history. As the telemetry store has it."""
-FROZEN_AFTER_S = 10.0
+FROZEN_AFTER_S = 15.0
 """No figure moves and no token flows for so long, whatever is unfinished: they are not believed. The slowest honest
 step, a full prefill batch on CPU, takes seconds."""
 FRESH_S = 2.0

@@ -237,7 +237,7 @@ def test_figures_that_stand_still_let_go_whatever_is_unfinished() -> None:
     flight = Flight()
     flight.choke(16)
     (text,) = flight.fly(60.0, flowing=False, kv=0.95, held=20)
-    assert text == "the figures have stood still for 10 s and no token came: cap 16 → none"
+    assert text == f"the figures have stood still for {FROZEN_AFTER_S:.0f} s and no token came: cap 16 → none"
     assert flight.now - flight.caps[-1][0] == pytest.approx(60.0 - FROZEN_AFTER_S, abs=0.4)
 
 
