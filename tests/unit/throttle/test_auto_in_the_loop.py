@@ -54,6 +54,30 @@ def test_the_first_cut_comes_before_the_harm_is_done() -> None:
     assert first.cap is not None and first.cap >= 8
 
 
+def test_with_the_dial_those_who_are_in_already_preempt_each_other_less() -> None:
+    def first_minute(**settings: Any) -> int:
+        return sum(run(settled(**settings), flood, 60.0, seed).preemptions for seed in range(5))
+
+    assert first_minute(dials=["max_active_seqs"]) < 0.9 * first_minute()
+
+
+@pytest.mark.parametrize("blocks", [101, 300])
+@pytest.mark.parametrize(
+    "lengths",
+    [{"prompt": (16, 64), "answer": (128, 512)}, {"prompt": (200, 600), "answer": (16, 96)}],
+    ids=["long answers", "long prompts"],
+)
+def test_other_loads_lose_no_tokens_and_do_not_saw(lengths: dict[str, Any], blocks: int) -> None:
+    def flooded(settings: Auto | None) -> Run:
+        world = World(Engine(blocks=blocks, max_seqs=128), settings)
+        return world.run(200.0, arrivals(200.0, lambda at: 3.0, **lengths))
+
+    without, with_auto = flooded(None), flooded(settled())
+    assert with_auto.tokens_per_s >= 0.95 * without.tokens_per_s
+    assert with_auto.preemptions < without.preemptions
+    assert with_auto.direction_changes_in_any_minute() <= 6
+
+
 def test_a_step_settles() -> None:
     """From a load that is easily carried to three times what can be, and back."""
     world = World(Engine(), settled())
