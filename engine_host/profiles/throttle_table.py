@@ -45,7 +45,7 @@ class Auto(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Literal["off", "observe", "on"], _told("Whether the controller acts, or only says what it would do.")
     ] = "off"
     kv_enter: Annotated[float, _share("KV-cache usage above which the cap comes down; 1.0: never.")] | None = 0.90
-    kv_leave: Annotated[float, _share("KV-cache usage below which the cap may rise.")] | None = 0.80
+    kv_leave: Annotated[float, _share("KV-cache usage below which the cap may rise.")] | None = 0.85
     waiting_enter: Annotated[float, _at_least_0("Requests waiting in the engine above which it falls.")] | None = 8.0
     waiting_leave: Annotated[float, _at_least_0("Requests waiting below which it may rise.")] | None = 2.0
     preemptions_enter: Annotated[float, _at_least_0("Preemptions a second above which it comes down.")] | None = 0.5
@@ -60,7 +60,7 @@ class Auto(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     leave_dwell_s: Annotated[float, _seconds("How long all stay below their leave threshold before the cap rises.")] = (
         5.0
     )
-    decrease: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0, description="The cap is multiplied by it.")] = 0.8
+    decrease: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0, description="The cap is multiplied by it.")] = 0.85
     increase: Annotated[int, _count("Added to the cap every increase_every_s.")] = 1
     increase_every_s: Annotated[float, _seconds("How often the cap rises.")] = 2.0
     min_inflight: Annotated[int, _count("The cap never comes below it.")] = 1

@@ -107,7 +107,7 @@ def test_it_is_inherited_key_by_key_and_a_fault_is_told_with_the_file_that_has_i
         ({"auto": {"kv_entr": 0.9}}, "unknown key throttle.auto.kv_entr", 'did you mean "kv_enter"?'),
         ({"auto": {"kv_enter": 90}}, "throttle.auto.kv_enter = 90: expected a number of at most 1.0", "default"),
         ({"auto": {"mode": "yes"}}, "throttle.auto.mode = 'yes'", "valid: observe, off, on"),
-        ({"auto": {"kv_enter": 0.7}}, "throttle.auto.kv_leave: 0.8 is not below auto.kv_enter = 0.7", "less than 0.7"),
+        ({"auto": {"kv_enter": 0.7}}, "throttle.auto.kv_leave: 0.85 is not below auto.kv_enter = 0.7", "less than 0.7"),
         ({"auto": {"waiting_leave": 8}}, "throttle.auto.waiting_leave: 8 is not below", "less than 8"),
         ({"auto": {"ttft_p95_leave_s": 1}}, "auto.ttft_p95_leave_s: 1 has no auto.ttft_p95_enter_s", "remove it"),
         ({"auto": {"ttft_p95_enter_s": 2}}, "auto.ttft_p95_enter_s: 2 has no auto.ttft_p95_leave_s", "below 2"),
