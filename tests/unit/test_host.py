@@ -193,7 +193,7 @@ class FullGate:
     held: int = 0
 
 
-@pytest.mark.parametrize(("auto", "cap"), [("on", 16), ("observe", None), ("off", None)])
+@pytest.mark.parametrize(("auto", "cap"), [("on", 17), ("observe", None), ("off", None)])
 def test_the_figures_of_every_step_reach_the_automatic_throttle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auto: str, cap: int | None
 ) -> None:
