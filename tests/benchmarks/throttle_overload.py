@@ -2,7 +2,8 @@
 
 An engine whose KV cache holds a dozen and a half requests is asked for three times what it sustains, by clients that do
 not wait for each other: once with `[throttle.auto]` off, once on, each on a fresh host. What it sustains is measured
-first, by clients that do wait. Figures are the host's own counters and what the clients saw, the time at the gate included.
+first, by clients that do wait. Figures are the host's own counters and what the clients saw, the time at the gate
+included.
 
     python -m tests.benchmarks.throttle_overload [--seconds 300] [--plot FILE.png] [--json FILE] [--dials NAME ...]
     python -m tests.benchmarks.throttle_overload --from FILE --plot FILE.png      what an earlier run wrote, again
