@@ -92,7 +92,8 @@ def _one_column(state: State, snapshot: Snapshot, width: int, height: int) -> li
         *flow,
         panels.prefix(snapshot),
         *(panels.latency_windows(snapshot, names) if tall else panels.latency(snapshot, names, "1m")),
-        panels.throttle(snapshot),
+        panels.throttle(snapshot, width),
+        *(panels.auto(snapshot, width) if tall else []),
         panels.machine(snapshot),
         *panels.gpus(snapshot, 2 if tall else 1, show_processes=False),
     ][:height]
@@ -122,7 +123,8 @@ def _two_columns(state: State, snapshot: Snapshot, width: int, height: int) -> l
         *gap,
         *(panels.latency_windows(snapshot, names) if tall else panels.latency(snapshot, names, "1m")),
         *gap,
-        panels.throttle(snapshot),
+        panels.throttle(snapshot, half),
+        *(panels.auto(snapshot, half) if tall else []),
         panels.machine(snapshot),
         *panels.gpus(snapshot, 8 if tall else 2, show_processes=tall),
     ]

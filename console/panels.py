@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from console import format as fmt
 from console.charts import SCALE, buckets, history_chart
 from console.labels import LABEL, WINDOW_NAMES, label, over, sub
-from console.lines import Line, Piece, Tone, fit, line, spread
+from console.lines import Line, Piece, Tone, cells, fit, line, spread
 from console.model import Series
 from console.words import severity_glyph, trouble
 from engine_host.protocol.events import Event
-from engine_host.protocol.snapshot import WINDOWS, Gpu, Percentiles, Snapshot
+from engine_host.protocol.snapshot import WINDOWS, Gpu, Percentiles, Snapshot, Throttle
 
 KV_WARN = 0.80
 KV_BAD = 0.95
@@ -207,18 +207,42 @@ def _percentiles(by_window: dict[str, Percentiles], window: str) -> list[Piece]:
     ]
 
 
-def throttle(snapshot: Snapshot) -> Line:
+def throttle(snapshot: Snapshot, width: int) -> Line:
+    """What is held is told of with the requests, a pause or a drain with the state unless that is another one."""
     gate = snapshot.throttle
-    moved = ", ".join(fmt.clean(name) for name in gate.limited_by if name not in ("paused", "draining"))  # the state
-    return line(
+    closed = "draining" if gate.draining else "paused" if gate.paused else ""
+    row = line(
         label("Throttle"),
+        (f"{closed}   " if closed and closed != snapshot.state.value else "", Tone.WARN),
         f"in flight {fmt.count(gate.inflight):>5}   cap {fmt.count(gate.max_inflight):>5}",
         "   refused ",
         (f"{fmt.count(gate.refused_total):>5}", Tone.WARN if gate.refused_total else Tone.PLAIN),
-        # What is not the profile's comes before what is known anyway: 80 columns have no room for both.
-        (f"   set: {moved}", Tone.WARN) if moved else " since start",
         f"   auto {fmt.clean(gate.auto)}" if gate.auto != "off" else "",
     )
+    # What is not the profile's comes before what is known anyway: 80 columns have no room for both.
+    said = _not_the_profiles(gate, width - cells(row))
+    return line(*row, (said, Tone.WARN) if said else " since start" if gate.auto == "off" else "")
+
+
+def auto(snapshot: Snapshot, width: int) -> list[Line]:
+    """What the controller did last, where there is a row to spare for it."""
+    gate = snapshot.throttle
+    if gate.auto == "off" or not gate.auto_text:
+        return []
+    when = f"{fmt.clock(gate.auto_at)} " if gate.auto_at is not None else ""
+    return [fit(line(sub("auto"), (when, Tone.FAINT), fmt.clean(gate.auto_text)), width)]
+
+
+def _not_the_profiles(gate: Throttle, room: int) -> str:
+    """The limits by name as far as there is room, else how many."""
+    names = [fmt.clean(name) for name in gate.limited_by if name not in ("paused", "draining")]
+    if not names:
+        return ""
+    for shown in range(len(names), 0, -1):
+        more = f" +{len(names) - shown}" if shown < len(names) else ""
+        if len(text := f"   set: {', '.join(names[:shown])}{more}") <= room:
+            return text
+    return f"   {len(names)} set"
 
 
 def machine(snapshot: Snapshot) -> Line:

@@ -24,19 +24,27 @@ AUTO = "auto"
 
 SWITCHES = frozenset({LimitName.PAUSED, LimitName.DRAINING})
 
+QUEUE_MOST = 1_000_000
+
 _COUNT, _RATE = OrNone(Whole(1, MOST)), OrNone(Number(LEAST_RATE, float(MOST)))
+_COUNT_HINT, _RATE_HINT = f"1 to {MOST:,}, or none", f"{LEAST_RATE:g} to {MOST:,}, or none"
 _TYPED: dict[str, tuple[Callable[[str], LimitValue], str]] = {
-    LimitName.MAX_INFLIGHT: (_COUNT, "choices, or none"),
-    LimitName.REQUEST_RATE: (_RATE, "choices a second, or none"),
-    LimitName.REQUEST_BURST: (_COUNT, "choices, or none"),
-    LimitName.PROMPT_TOKEN_RATE: (_RATE, "tokens a second, or none"),
-    LimitName.PROMPT_TOKEN_BURST: (_COUNT, "tokens, or none"),
-    LimitName.HOLD_QUEUE: (Whole(0, 1_000_000), "requests; 0: none waits"),
-    LimitName.HOLD_DEADLINE_S: (Span(0.0, DAY_S), "a span: 20s, 2m"),
+    LimitName.MAX_INFLIGHT: (_COUNT, _COUNT_HINT),
+    LimitName.REQUEST_RATE: (_RATE, _RATE_HINT),
+    LimitName.REQUEST_BURST: (_COUNT, _COUNT_HINT),
+    LimitName.PROMPT_TOKEN_RATE: (_RATE, _RATE_HINT),
+    LimitName.PROMPT_TOKEN_BURST: (_COUNT, _COUNT_HINT),
+    LimitName.HOLD_QUEUE: (Whole(0, QUEUE_MOST), f"0 to {QUEUE_MOST:,}"),
+    LimitName.HOLD_DEADLINE_S: (Span(0.0, DAY_S), "seconds or 2m, at most 24h"),
 }
 """By limit: what reads a value that is typed, and what is to be typed. The others are chosen, not typed."""
-_LEAST: dict[str, float] = {LimitName.HOLD_QUEUE: 0.0, LimitName.HOLD_DEADLINE_S: 1.0}
-"""That steps lead down to; 1 for the others. What lies below can be typed."""
+_SPANS: dict[str, tuple[float, float]] = {
+    LimitName.HOLD_QUEUE: (0.0, QUEUE_MOST),
+    LimitName.HOLD_DEADLINE_S: (1.0, DAY_S),
+}
+"""That steps lead through; what lies below can be typed."""
+_SPAN = (1.0, float(MOST))
+"""Of the others."""
 _FIRST = 1
 """Where steps begin that lead up from no limit, if nothing is in flight to begin at."""
 
@@ -66,6 +74,8 @@ class Desk:
     """What became of the last change, in words, when it was not made."""
     done: str = ""
     """What the host said of the last change that was made."""
+    made: tuple[str, LimitValue] | None = None
+    """What that has put in force: `done` is told as long as it stands."""
 
 
 def rows(sheet: ThrottleSheet | None) -> dict[str, Limit]:
@@ -83,11 +93,17 @@ def chosen(desk: Desk, sheet: ThrottleSheet | None) -> str | None:
 
 
 def followed(desk: Desk, sheet: ThrottleSheet | None) -> Desk:
-    """The desk after a newer sheet: what is being made of a row that has moved meanwhile is given up."""
-    pending = desk.pending
-    if pending is None or sheet is None:
+    """The desk after a newer sheet: what is being made of a row that has moved meanwhile is given up, and what was made
+    is told no longer once it holds no longer."""
+    if sheet is None:
         return desk
-    limit = rows(sheet).get(pending.name)
+    found = rows(sheet)
+    if desk.made is not None and desk.made[0] in found and found[desk.made[0]].value != desk.made[1]:
+        desk = replace(desk, done="", made=None)
+    pending = desk.pending
+    if pending is None:
+        return desk
+    limit = found.get(pending.name)
     if limit is not None and limit.value == pending.seen:
         return desk
     if limit is None:
@@ -106,7 +122,8 @@ def moved(desk: Desk, sheet: ThrottleSheet | None, steps: int) -> Desk:
 
 
 def nudged(desk: Desk, sheet: ThrottleSheet | None, direction: int) -> Desk:
-    """One step up (1) or down (-1) from what is being made of it, else from what it is."""
+    """One step up (1) or down (-1) from what is being made of it, else from what it is. Where there are only a few
+    values the first follows the last, so that one key leads to each of them."""
     name = chosen(desk, sheet)
     if name is None or sheet is None:
         return desk
@@ -114,20 +131,26 @@ def nudged(desk: Desk, sheet: ThrottleSheet | None, direction: int) -> Desk:
     options = choices(name, sheet)
     if options:
         at = options.index(now) if now in options else 0
-        return proposed(desk, sheet, name, options[min(len(options) - 1, max(0, at + direction))])
+        if len(options) == 1 and now in options:
+            return replace(desk, failure=f"{fmt.clean(name)}: the profile has no classes.")
+        return proposed(desk, sheet, name, options[(at + direction) % len(options)])
     if isinstance(now, str):
         return desk
     if now is None:
         is_cap = name == LimitName.MAX_INFLIGHT
         return proposed(desk, sheet, name, max(_FIRST, sheet.counts.inflight) if is_cap else _FIRST)
-    return proposed(desk, sheet, name, stepped(float(now), direction, _LEAST.get(name, 1.0)))
+    return proposed(desk, sheet, name, stepped(now, direction, *_SPANS.get(name, _SPAN)))
 
 
-def stepped(value: float, direction: int, least: float) -> int:
-    """To the next multiple of a step that is a power of two, about an eighth of the value."""
+def stepped(value: float, direction: int, least: float, most: float) -> float:
+    """To the next multiple of a step that is a power of two, about an eighth of the value; at the end of the span, and
+    beyond it, never back."""
+    if (value <= least and direction < 0) or (value >= most and direction > 0):
+        return value
+    value = min(value, most * 2)
     step = 2.0 ** max(0, math.floor(math.log2(value)) - 3) if value >= 1 else 1.0
     following = (math.floor(value / step) + 1) * step if direction > 0 else (math.ceil(value / step) - 1) * step
-    return int(min(max(following, least), MOST))
+    return int(min(max(following, least), most))
 
 
 def choices(name: str, sheet: ThrottleSheet) -> list[LimitValue]:
@@ -159,23 +182,26 @@ def typed(desk: Desk, sheet: ThrottleSheet | None, text: str) -> Desk:
     written = text.strip().replace(",", "")
     try:
         value = _TYPED[name][0](f"{written}s" if name == LimitName.HOLD_DEADLINE_S and written.isdigit() else written)
-    except argparse.ArgumentTypeError as error:
-        return replace(desk, typing_fault=str(error))
-    return proposed(typing(desk, False), sheet, name, value)
+    except argparse.ArgumentTypeError:
+        return replace(desk, typing_fault=typing_hint(name))
+    # The value in force too: it makes the controller's cap one's own, and a setting that is to end soon last.
+    return proposed(typing(desk, False), sheet, name, value, also_same=True)
 
 
 def taken_off(desk: Desk, sheet: ThrottleSheet | None) -> Desk:
     """No such limit."""
     name = chosen(desk, sheet)
-    if name is None or sheet is None:
+    if name is None or sheet is None or not can_be_none(name):
         return desk
-    if not can_be_none(name):
-        return replace(desk, failure=f"{fmt.clean(name)} always has a value; r returns it to the profile's.")
-    return proposed(desk, sheet, name, None)
+    limit = rows(sheet)[name]
+    keeps_controller_out = name == LimitName.MAX_INFLIGHT and limit.who is None
+    if limit.value is None and desk.pending is None and not keeps_controller_out:
+        return replace(desk, failure=f"{fmt.clean(name)}: there is no such limit in force.")
+    return proposed(desk, sheet, name, None, also_same=keeps_controller_out)
 
 
 def can_be_none(name: str) -> bool:
-    return name != AUTO and name not in SWITCHES and name not in _LEAST
+    return name in _TYPED.keys() - _SPANS.keys() or name == LimitName.MIN_CLASS
 
 
 def pausing(desk: Desk, sheet: ThrottleSheet | None) -> Desk:
@@ -184,14 +210,14 @@ def pausing(desk: Desk, sheet: ThrottleSheet | None) -> Desk:
     return desk if found is None or sheet is None else proposed(desk, sheet, LimitName.PAUSED, not found.value)
 
 
-def proposed(desk: Desk, sheet: ThrottleSheet, name: str, value: LimitValue) -> Desk:
-    """A change to be agreed to; none when the row stands there already."""
+def proposed(desk: Desk, sheet: ThrottleSheet, name: str, value: LimitValue, *, also_same: bool = False) -> Desk:
+    """A change to be agreed to; unless `also_same` none when the row stands there already."""
     found = rows(sheet).get(name)
     if found is None:
         return desk
     same = desk.pending if desk.pending is not None and desk.pending.name == name else None
     seen = same.seen if same is not None else found.value
-    if value == seen and type(value) is type(seen):
+    if value == seen and isinstance(value, bool) == isinstance(seen, bool) and not also_same:
         return replace(desk, chosen=name, pending=None)
     pending = Pending(name, seen, value, same.for_s if same is not None else None)
     return replace(desk, chosen=name, pending=pending, failure="", done="")
@@ -202,6 +228,9 @@ def reset(desk: Desk, sheet: ThrottleSheet | None) -> Desk:
     if name is None:
         return desk
     limit = rows(sheet)[name]
+    if limit.who == AUTO:
+        fact = "the cap is the controller's; a cap set by hand wins over it, and so does auto off"
+        return replace(desk, failure=f"{fmt.clean(name)}: {fact}.")
     if limit.who is None:
         return replace(desk, failure=f"{fmt.clean(name)} stands where the profile puts it.")
     return replace(desk, pending=Pending(name, limit.value, limit.profile, is_reset=True), failure="", done="")
@@ -223,8 +252,14 @@ def sending(desk: Desk) -> Desk:
     return replace(desk, sending=desk.pending, pending=None, failure="", done="")
 
 
-def answered(desk: Desk, outcome: str, *, is_done: bool) -> Desk:
-    return replace(desk, sending=None, done=outcome if is_done else "", failure="" if is_done else outcome)
+def answered(desk: Desk, outcome: str, sheet: ThrottleSheet | None) -> Desk:
+    """`sheet`: what is in force after it; None: it was not made, and `outcome` says why."""
+    if sheet is None:
+        return replace(desk, sending=None, done="", made=None, failure=outcome)
+    sent = desk.sending
+    limit = rows(sheet).get(sent.name) if sent is not None else None
+    made = (sent.name, limit.value) if sent is not None and limit is not None else None
+    return replace(desk, sending=None, done=outcome, made=made, failure="")
 
 
 def forgotten(desk: Desk) -> Desk:
@@ -258,4 +293,6 @@ def place(desk: Desk, sheet: ThrottleSheet | None) -> str:
         return "throttle.sending"
     if desk.pending is not None:
         return "throttle.pending"
-    return "throttle.typed" if is_typed(chosen(desk, sheet)) else "throttle.chosen"
+    name = chosen(desk, sheet) or ""
+    row = "typed" if is_typed(name) else "chosen"
+    return f"throttle.{row}_or_none" if can_be_none(name) else f"throttle.{row}"

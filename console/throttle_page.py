@@ -1,31 +1,43 @@
 """The throttle screen as lines: the limits and whose they are, the change being made, the controller, the gate.
 
-Pure like the overview. On a low terminal the controller's gauges, the waits and the classes are left out: what is in
-force and what was refused come first.
+Pure like the overview. On a low terminal the controller's thresholds, the waits and the classes are left out: what is
+in force and why, what the controller did last and what was refused come first.
 """
 
 from __future__ import annotations
 
+import textwrap
+
 from console import format as fmt
 from console.consequence import METHOD_LIMITS
 from console.dials_page import lasting
-from console.frame import WAITING, Moment, head, seen, sized
-from console.lines import BLANK, Line, Tone, faded, fit, line
+from console.frame import HEAD, WAITING, Moment, head, seen, sized
+from console.lines import BLANK, Line, Tone, clip, faded, fit, line
 from console.model import State, may
 from console.polled import Polled, is_old, no_answer, standing
-from console.switch_panels import wrapped
-from console.throttle_desk import AUTO, Desk, Pending, can_be_none, chosen, rows
+from console.throttle_desk import AUTO, Desk, Pending, chosen, rows
 from console.throttle_panels import auto_lines, class_lines, count_lines, set_by, value_text
 from console.words import ROLE_NEEDED
 from engine_host.protocol.methods import METHODS
-from engine_host.protocol.throttling import AutoMode, Limit, LimitName, ThrottleSheet
+from engine_host.protocol.throttling import AutoMode, Limit, LimitName, LimitValue, ThrottleSheet
 
 NAME = 20
 """Cells of a limit's name with its mark."""
 VALUE = 10
-REASON_ROWS = 2
+SET_BY = 40
+"""Of who, since when and until when."""
+REASONS_FROM = 110
+"""Columns from which each row has room for its reason."""
+WHY_ROWS = 2
+SAID_ROWS = 3
+GATE_ROWS = 3
+"""What is in flight and held, what was let in and refused, and the refusals by reason."""
+LABEL = 13
+"""Of what stands below the limits, as `count_lines` has it."""
 ROOM_FROM = 30
 """Rows from which the gauges, the waits and the classes are told too."""
+MOST_SHOWN = 1e15
+"""Beyond it no number is any limit."""
 
 MEANS: dict[str, str] = {
     LimitName.MAX_INFLIGHT: "choices that the engine works on at once; n = 4 counts as four",
@@ -53,73 +65,116 @@ def throttle_page(
     if sheet is None:
         asking = line(("Throttle  ", Tone.LABEL), *standing(polled, "the limits", now))
         return sized([*top, asking, *no_answer(polled, width)], width, height)
-    body = [*_table(sheet, desk, state, width), BLANK, *_said(desk, width), *_beside(sheet, width, height)]
-    if is_old(polled, state, now):
-        body = [*no_answer(polled, width), standing(polled, "this", now), *faded(body)]
-    return sized([*top, *body], width, height)
+    old = [*no_answer(polled, width), standing(polled, "this", now)] if is_old(polled, state, now) else []
+    body = _body(sheet, desk, state, width, height - HEAD - len(old))
+    return sized([*top, *old, *(faded(body) if old else body)], width, height)
 
 
-def _table(sheet: ThrottleSheet, desk: Desk, state: State, width: int) -> list[Line]:
-    on = chosen(desk, sheet)
+def _body(sheet: ThrottleSheet, desk: Desk, state: State, width: int, height: int) -> list[Line]:
+    """What is in force and why, what the controller did last and what is refused come before all the rest; where there
+    is no room even for them, the rows about the cursor and the question."""
+    name = chosen(desk, sheet) or ""
+    said = _said(desk, state, width)
+    auto, gate = _auto_in_short(sheet, width), count_lines(sheet.counts, width)
     found = rows(sheet)
-    table = [
-        line((f"{'Throttle':<{NAME}}", Tone.LABEL), (f"{'in force':>{VALUE}}{'profile':>{VALUE}}  set by", Tone.FAINT)),
-        *(_row(name, limit, name == on, width) for name, limit in found.items()),
-        line((f"  {MEANS.get(on or '', '')}", Tone.FAINT)),
-    ]
-    if on is not None and found[on].reason:
-        parts = wrapped(f"reason: {fmt.clean(found[on].reason)}", width - 3)[:REASON_ROWS]
-        table += [line((f"  {part}", Tone.FAINT)) for part in parts]
-    risk = METHODS[METHOD_LIMITS].risk
-    if not may(state, risk):
-        table.append(line((f"  Read-only: to set one needs {ROLE_NEEDED[risk]}.", Tone.NOTICE)))
-    return table
+    why = _why(found, name, width)
+    shown = _window(list(found), name, height - 1 - len(said))
+    left = height - 1 - len(shown) - max(1, len(said)) - len(why[:1]) - len(auto) - GATE_ROWS
+    if height >= ROOM_FROM:
+        auto, gate = _with_room(sheet, width, gate)
+    else:
+        gate = gate[: max(GATE_ROWS, GATE_ROWS + left - 1)]
+    table = [_heading(width), *(_row(one, found[one], one == name, width) for one in shown)]
+    means = [line((f"  {MEANS.get(name, '')}", Tone.FAINT))] if left > 0 else []
+    why = why[: WHY_ROWS if left > 2 else 1]
+    gap = [BLANK] if left > 4 else []
+    said = [*gap, *said] if said else [BLANK]
+    return [*table, *means, *said, *why, *(gap if len(said) > 1 or why else []), *auto, *gate]
+
+
+def _window(names: list[str], chosen_name: str, room: int) -> list[str]:
+    """As many as there is room for, the chosen one among them."""
+    room = max(1, min(room, len(names)))
+    at = names.index(chosen_name) if chosen_name in names else 0
+    first = max(0, at - room + 1)
+    return names[first : first + room]
+
+
+def _heading(width: int) -> Line:
+    reason = f"{'':{SET_BY - 6}}reason" if width >= REASONS_FROM else ""
+    columns = f"{'in force':>{VALUE}}{'profile':>{VALUE}}  set by{reason}"
+    return line((f"{'Throttle':<{NAME}}", Tone.LABEL), (columns, Tone.FAINT))
 
 
 def _row(name: str, limit: Limit, is_chosen: bool, width: int) -> Line:
     is_set = limit.who is not None
     tone = Tone.WARN if limit.value is True else Tone.STRONG if is_set else Tone.PLAIN
-    profile = "" if name == AUTO else value_text(limit.profile)
+    profile = "" if name == AUTO else _cell(limit.profile)
+    whose = set_by(limit.who, limit.since, limit.until)
+    if width >= REASONS_FROM:
+        whose = line(*fit(whose, SET_BY), (fmt.clean(limit.reason), Tone.FAINT))
     row = fit(
         line(
             "▸ " if is_chosen else "  ",
-            f"{fmt.clean(name):<{NAME - 2}}",
-            (f"{value_text(limit.value):>{VALUE}}", tone),
+            f"{clip(fmt.clean(name), NAME - 2):<{NAME - 2}}",
+            (f"{_cell(limit.value):>{VALUE}}", tone),
             (f"{profile:>{VALUE}}  ", Tone.FAINT),
-            *set_by(limit.who, limit.since, limit.until),
+            *whose,
         ),
         width,
     )
     return tuple((text, Tone.CHOSEN) for text, _ in row) if is_chosen else row
 
 
-def _said(desk: Desk, width: int) -> list[Line]:
-    """The change being made, or what became of the last one."""
+def _cell(value: LimitValue) -> str:
+    """In the width of a column: a number in short, a name cut."""
+    text = value_text(value)
+    if len(text) < VALUE or isinstance(value, bool):
+        return text
+    return fmt.si(float(value)) if isinstance(value, int | float) and abs(value) < MOST_SHOWN else clip(text, VALUE - 1)
+
+
+def _why(found: dict[str, Limit], name: str, width: int) -> list[Line]:
+    """The reasons of all that operators set, the cursor's first; none where each stands in its own row. That of the
+    controller has a place of its own."""
+    if width >= REASONS_FROM:
+        return []
+    order = sorted(found.items(), key=lambda item: item[0] != name)
+    told = [(one, limit.reason) for one, limit in order if limit.reason and limit.who != AUTO]
+    reasons = "; ".join(f"{fmt.clean(one)}: {fmt.clean(reason)}" for one, reason in told)
+    parts = textwrap.wrap(reasons, max(20, width - LABEL), max_lines=WHY_ROWS, placeholder=" …")
+    return [line((f"{'why' if i == 0 else '':<{LABEL}}", Tone.LABEL), part) for i, part in enumerate(parts)]
+
+
+def _said(desk: Desk, state: State, width: int) -> list[Line]:
+    """The change being made, or what became of the last one; to who may make none, that."""
     if desk.pending is not None:
         keys = (("enter", Tone.KEY), " sets it, ", ("esc", Tone.KEY), " leaves it")
-        return [line((f"  ▸ {change_words(desk.pending)}? ", Tone.STRONG), *keys), BLANK]
+        return [line((f"  ▸ {change_words(desk.pending)}? ", Tone.STRONG), *keys)]
     if desk.sending is not None:
-        return [line(f"  {change_words(desk.sending)}: waiting until the gate goes by it …"), BLANK]
+        return [line(f"  {change_words(desk.sending)}: waiting until the gate goes by it …")]
+    risk = METHODS[METHOD_LIMITS].risk
     told, mark, tone = desk.failure or desk.done, "×" if desk.failure else "●", Tone.WARN if desk.failure else Tone.GOOD
-    parts = wrapped(told, width - 5) if told else []
-    return [*(line((f"  {mark} " if i == 0 else "    ", tone), part) for i, part in enumerate(parts)), BLANK]
+    if told:
+        parts = textwrap.wrap(fmt.clean(told), max(20, width - 5), max_lines=SAID_ROWS, placeholder=" …")
+        return [line((f"  {mark} " if i == 0 else "    ", tone), part) for i, part in enumerate(parts)]
+    if not may(state, risk):
+        return [line((f"  Read-only: to set one needs {ROLE_NEEDED[risk]}.", Tone.NOTICE))]
+    return []
 
 
 def change_words(pending: Pending) -> str:
     lasts = "" if pending.for_s is None else f" for {lasting(pending.for_s)}"
+    name, seen, value = fmt.clean(pending.name), value_text(pending.seen), value_text(pending.value)
     if pending.is_reset:
-        to = "the profile's" if pending.name == AUTO or can_be_none(pending.name) else value_text(pending.value)
-        return f"{fmt.clean(pending.name)} {value_text(pending.seen)} → {to} (cleared)"
-    return f"{fmt.clean(pending.name)} {value_text(pending.seen)} → {value_text(pending.value)}{lasts}"
+        return f"{name} {seen} → the profile's{'' if pending.name == AUTO else f' {value}'}"
+    return f"{name} stays {value}{lasts}" if value == seen else f"{name} {seen} → {value}{lasts}"
 
 
-def _beside(sheet: ThrottleSheet, width: int, height: int) -> list[Line]:
-    """The controller and the gate."""
-    gate = count_lines(sheet.counts, width)
-    if height < ROOM_FROM:
-        return [*_auto_in_short(sheet, width), *gate]
+def _with_room(sheet: ThrottleSheet, width: int, gate: list[Line]) -> tuple[list[Line], list[Line]]:
+    """All about the controller, and the classes too."""
     auto = [] if sheet.auto.mode is AutoMode.OFF else [*auto_lines(sheet.auto, width, sheet.at), BLANK]
-    return [*auto, *gate, *([BLANK, *class_lines(sheet)] if sheet.counts.classes else [])]
+    return auto, [*gate, *([BLANK, *class_lines(sheet)] if sheet.counts.classes else [])]
 
 
 def _auto_in_short(sheet: ThrottleSheet, width: int) -> list[Line]:
@@ -129,11 +184,10 @@ def _auto_in_short(sheet: ThrottleSheet, width: int) -> list[Line]:
     would = "would be " if auto.mode is AutoMode.OBSERVE else ""
     cap = f"cap {would}{value_text(auto.cap)}"
     if auto.overruled_by is not None:
-        cap += f"; overruled by {fmt.clean(auto.overruled_by)}"
+        cap += f"; overruled by {clip(fmt.clean(auto.overruled_by), 10)}"
     watched = [gauge for gauge in auto.gauges if gauge.enter is not None]
     figures = "  ".join(f"{fmt.clean(gauge.name)} {fmt.significant(gauge.value)}" for gauge in watched)
-    first = line((f"{'auto':<13}", Tone.LABEL), f"{cap}  ", (figures, Tone.FAINT))
-    if not auto.text:
-        return [first]
+    first = line((f"{'auto':<{LABEL}}", Tone.LABEL), f"{cap}  ", (figures, Tone.FAINT))
     when = f"{fmt.clock(auto.acted_at)} " if auto.acted_at is not None else ""
-    return [first, line(" " * 13, (wrapped(when + fmt.clean(auto.text), max(20, width - 13))[0], Tone.FAINT))]
+    text = clip(when + fmt.clean(auto.text), max(20, width - LABEL)) if auto.text else "it has done nothing yet"
+    return [first, line(" " * LABEL, (text, Tone.PLAIN if auto.text else Tone.FAINT))]

@@ -30,7 +30,7 @@ def status_lines(snapshot: Snapshot, width: int) -> list[Line]:
     rows += panels.speculation(snapshot, wide)
     rows += [panels.tokens(snapshot), panels.prefix(snapshot)]
     rows += panels.latency(snapshot, ("ttft", "itl", "e2e", "queue"), "1m")
-    rows += [panels.throttle(snapshot), panels.machine(snapshot)]
+    rows += [panels.throttle(snapshot, wide), panels.machine(snapshot)]
     rows += panels.gpus(snapshot, GPU_ROWS, show_processes=False)
     return rows
 

@@ -69,8 +69,10 @@ _ON_SPECULATION = _ON_APPLY | _ON_TRY | {"speculation"}
 _ON_STILL = frozenset({"dials.still", "dials.moved"})
 _ON_PENDING = frozenset({"dials.pending"})
 _ON_DIALS = _ON_STILL | _ON_PENDING
-_ON_TYPED, _ON_CHOSEN = frozenset({"throttle.typed"}), frozenset({"throttle.chosen"})
+_ON_TYPED = frozenset({"throttle.typed", "throttle.typed_or_none"})
+_ON_CHOSEN = frozenset({"throttle.chosen", "throttle.chosen_or_none"})
 _ON_LIMITS = _ON_TYPED | _ON_CHOSEN
+_ON_NONE = frozenset({"throttle.typed_or_none", "throttle.chosen_or_none"})
 _ON_LIMIT_PENDING = frozenset({"throttle.pending"})
 _ON_THROTTLE = _ON_LIMITS | _ON_LIMIT_PENDING
 _BELOW_LIST = frozenset(
@@ -132,7 +134,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("nudge(1)", "plus,equals_sign,right", "+", "more", "a step up; enter sets it", METHOD_LIMITS, _ON_THROTTLE),
     Action("nudge(-1)", "minus,left", "-", "less", "one step down; enter sets it", METHOD_LIMITS, _ON_THROTTLE),
     Action("type_value", "enter", "enter", "value", "type a value", METHOD_LIMITS, _ON_TYPED),
-    Action("nudge(1)", "enter", "enter", "next", "its next value; enter again sets it", METHOD_LIMITS, _ON_CHOSEN),
+    Action("next_value", "enter", "enter", "next", "its next value; enter again sets it", METHOD_LIMITS, _ON_CHOSEN),
     Action("send", "enter", "enter", "set it", "have the gate go by it", METHOD_LIMITS, _ON_LIMIT_PENDING),
     Action("lasting", "t", "t", "for how long", "then the former value returns", METHOD_LIMITS, _ON_LIMIT_PENDING),
     Action("drop", "escape", "esc", "leave it", "change nothing", screens=_ON_LIMIT_PENDING),
@@ -143,9 +145,9 @@ ACTIONS: tuple[Action, ...] = (
         "pause",
         "hold every new request, or let them go again; asks first",
         METHOD_LIMITS,
-        _ON_LIMITS,
+        _ON_THROTTLE,
     ),
-    Action("take_off", "n", "n", "no limit", "none, even where the profile has one", METHOD_LIMITS, _ON_LIMITS),
+    Action("take_off", "n", "n", "no limit", "none, even where the profile has one", METHOD_LIMITS, _ON_NONE),
     Action("reset", "r", "r", "profile's", "back to what the profile says", METHOD_LIMITS, _ON_LIMITS),
     Action("stop_typing", "escape", "esc", "leave it", "change nothing", screens=frozenset({"throttle.typing"})),
     Action("back", "escape", "esc", "back", "one step back", screens=_BELOW_LIST),

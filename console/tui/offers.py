@@ -74,12 +74,20 @@ def footer(screen: str, state: State, width: int) -> Line:
     """The keys that fit."""
     row: Line = ()
     for action in _by_need(offered(screen, state)):
-        label = "go on" if action.name == "freeze" and state.frozen is not None else action.label
-        piece = line((action.shown, Tone.KEY), f" {label}  ")
+        piece = line((action.shown, Tone.KEY), f" {_label(action, state)}  ")
         if cells((*row, *piece)) > width:
             break
         row = (*row, *piece)
     return row
+
+
+def _label(action: Action, state: State) -> str:
+    """What a key that goes there and back does next."""
+    if action.name == "freeze" and state.frozen is not None:
+        return "go on"
+    if action.name == "pause" and state.snapshot is not None and state.snapshot.throttle.paused:
+        return "resume"
+    return action.label
 
 
 def legend(places: Sequence[str]) -> str:

@@ -59,6 +59,8 @@ class Poll(Generic[T]):
 
     def put(self, answer: T) -> None:
         """A newer answer, that came with something else."""
+        if self._page.console.state.frozen is not None:
+            return
         self.polled = Polled(answer, self._page.console.moment().now)
 
     async def _ask(self, params: object, boot_id: str) -> None:

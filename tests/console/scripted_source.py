@@ -14,7 +14,7 @@ from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.methods import METHODS, Applied, Risk, Role
 from engine_host.protocol.snapshot import Snapshot, State
 from engine_host.protocol.switching import SwitchStatus
-from tests.console import sample, sample_live, sample_switch
+from tests.console import sample, sample_live, sample_switch, sample_throttle
 
 R = TypeVar("R")
 
@@ -36,6 +36,7 @@ class ScriptedSource:
             "switch.status": SwitchStatus(),
             "requests.list": lambda params: sample_live.requests(),
             "kv.map": lambda params: sample_live.kv_map(params.cells),
+            "throttle.get": sample_throttle.sheet(),
         }
         """A function is called with the parameters, an `asyncio.Future` is awaited, an `OperatorError` is raised."""
         self.read: list[tuple[str, Any]] = []

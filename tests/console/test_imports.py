@@ -23,7 +23,7 @@ def loaded(code: str) -> set[str]:
         "import console.cli",
         "import console.tui.app, console.tui.screens.confirm, console.tui.screens.profiles",
         "import console.tui.screens.kv, console.tui.screens.queue, console.tui.screens.dials",
-        "import console.tui.screens.speculation",
+        "import console.tui.screens.speculation, console.tui.screens.throttle",
     ],
 )
 def test_the_console_needs_neither_vllm_nor_what_it_drags_in(code):
@@ -58,7 +58,7 @@ def test_the_overview_needs_no_list_widgets():
     assert not loaded("import console.tui.app") & {"textual.widgets._data_table", "httpx"}
 
 
-LATER = ("profiles", "confirm", "kv", "queue", "speculation", "dials", "entry", "events")
+LATER = ("profiles", "confirm", "kv", "queue", "speculation", "dials", "throttle", "entry", "events")
 
 
 def test_the_first_page_does_not_wait_for_the_screens_behind_it():

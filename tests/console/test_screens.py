@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from console.model import Connecting, Disconnected, SnapshotArrived
 from engine_host.protocol.methods import Role
 from engine_host.protocol.profiles import ProfileList
 from engine_host.protocol.switching import SwitchStatus
-from tests.console import sample, sample_live, sample_switch
+from engine_host.protocol.throttling import AutoState, GateCounts, Limit
+from tests.console import sample, sample_live, sample_switch, sample_throttle
+from tests.console.sample_throttle import NOW as NOW_THERE
 from tests.console.scripted_source import NOW, ScriptedApp, app
 
 SIZES = [(80, 24), (120, 40)]
@@ -161,6 +164,43 @@ def dialled():
         for second in range(1, 19)
     ]
     return app(sample_live.live(), Role.ADMIN, *(SnapshotArrived(snapshot, NOW - 0.5) for snapshot in moments))
+
+
+def throttled(snapshot=None, role=Role.ADMIN, **changes):
+    """Over a gate whose sheet has these changes."""
+    return told(snapshot or sample.serving(), role, **{"throttle.get": sample_throttle.sheet(**changes)})
+
+
+PAUSED = Limit(value=True, profile=False, who="ops", reason="driver check", since=NOW_THERE - 125)
+BY_THE_CONTROLLER = Limit(value=32, profile=64, who="auto", reason="KV 94 %", since=NOW_THERE - 4)
+
+THROTTLE = {
+    "calm": (
+        lambda: throttled(limits=sample_throttle.limits(), auto=AutoState(), counts=GateCounts(inflight=12)),
+        ["6"],
+    ),
+    "set": (lambda: throttled(), ["6"]),
+    "by_the_controller": (
+        lambda: throttled(
+            limits=sample_throttle.limits(max_inflight=BY_THE_CONTROLLER),
+            auto=msgspec.structs.replace(sample_throttle.sheet().auto, overruled_by=None),
+        ),
+        ["6"],
+    ),
+    "paused": (lambda: throttled(sample.paused(), limits=sample_throttle.limits(paused=PAUSED)), ["6", "P"]),
+    "pending": (lambda: throttled(), ["6", "plus", "t", "t"]),
+    "typing": (lambda: throttled(), ["6", *["down"] * 4, "enter", *"none!", "enter"]),
+    "viewer": (lambda: throttled(role=Role.VIEWER), ["6"]),
+    "dead": (lambda: throttled(sample.dead()), ["6", "end"]),
+    "help": (lambda: throttled(), ["6", "question_mark"]),
+}
+
+
+@pytest.mark.parametrize("size", [*SIZES, (60, 16)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("scene", THROTTLE)
+def test_throttle(snap_compare, scene, size):
+    make, keys = THROTTLE[scene]
+    assert snap_compare(make(), terminal_size=size, press=keys)
 
 
 TRIAL = sample_live.speculation(recommendation=sample_live.trial())

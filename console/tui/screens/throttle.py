@@ -60,6 +60,10 @@ class ThrottleScreen(EntryPage):
     def action_nudge(self, direction: int) -> None:
         self._now(throttle_desk.nudged(self.desk, self.sheet.polled.answer, direction))
 
+    def action_next_value(self) -> None:
+        # Not `nudge`: on a row with a question that one works too, and the key that agrees to it would step on.
+        self.action_nudge(1)
+
     def action_take_off(self) -> None:
         self._now(throttle_desk.taken_off(self.desk, self.sheet.polled.answer))
 
@@ -117,9 +121,10 @@ class ThrottleScreen(EntryPage):
         outcome = await console.attempt("throttle", method, ThrottleApplied, order, DEADLINE_S)
         is_done = not isinstance(outcome, str)
         said = outcome if isinstance(outcome, str) else fmt.clean(outcome.text)
-        self.desk = throttle_desk.answered(self.desk, said, is_done=is_done)
-        if not isinstance(outcome, str):
-            self.sheet.put(outcome.throttle)
+        sheet = None if isinstance(outcome, str) else outcome.throttle
+        self.desk = throttle_desk.answered(self.desk, said, sheet)
+        if sheet is not None:
+            self.sheet.put(sheet)
         console.draw()
         if not self.is_current:
             console.notice(said if not is_done else f"throttle: {said or change_words(pending)}", OUTCOME_S)
