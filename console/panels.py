@@ -16,7 +16,7 @@ from console.lines import Line, Piece, Tone, cells, fit, line, spread
 from console.model import Series
 from console.words import severity_glyph, trouble
 from engine_host.protocol.events import Event
-from engine_host.protocol.snapshot import WINDOWS, Gpu, Percentiles, Snapshot, Throttle
+from engine_host.protocol.snapshot import WINDOWS, Gpu, Percentiles, Snapshot
 
 KV_WARN = 0.80
 KV_BAD = 0.95
@@ -213,15 +213,19 @@ def throttle(snapshot: Snapshot, width: int) -> Line:
     closed = "draining" if gate.draining else "paused" if gate.paused else ""
     row = line(
         label("Throttle"),
-        (f"{closed}   " if closed and closed != snapshot.state.value else "", Tone.WARN),
-        f"in flight {fmt.count(gate.inflight):>5}   cap {fmt.count(gate.max_inflight):>5}",
-        "   refused ",
+        (f"{closed}  " if closed and closed != snapshot.state.value else "", Tone.WARN),
+        f"in flight {fmt.count(gate.inflight):>5}  cap {fmt.count(gate.max_inflight):>5}",
+        (" (set)" if "max_inflight" in gate.limited_by else "", Tone.WARN),
+        "  refused ",
         (f"{fmt.count(gate.refused_total):>5}", Tone.WARN if gate.refused_total else Tone.PLAIN),
-        f"   auto {fmt.clean(gate.auto)}" if gate.auto != "off" else "",
+        f"  auto {fmt.clean(gate.auto)}" if gate.auto != "off" else "",
     )
     # What is not the profile's comes before what is known anyway: 80 columns have no room for both.
-    said = _not_the_profiles(gate, width - cells(row))
-    return line(*row, (said, Tone.WARN) if said else " since start" if gate.auto == "off" else "")
+    names = [fmt.clean(name) for name in gate.limited_by if name not in ("max_inflight", "paused", "draining")]
+    said = f"  set: {', '.join(names)}"
+    if cells(row) + cells(line(said)) > width:
+        said = f"  {len(names)} set"
+    return line(*row, (said, Tone.WARN) if names else "" if gate.limited_by else "  since start")
 
 
 def auto(snapshot: Snapshot, width: int) -> list[Line]:
@@ -231,18 +235,6 @@ def auto(snapshot: Snapshot, width: int) -> list[Line]:
         return []
     when = f"{fmt.clock(gate.auto_at)} " if gate.auto_at is not None else ""
     return [fit(line(sub("auto"), (when, Tone.FAINT), fmt.clean(gate.auto_text)), width)]
-
-
-def _not_the_profiles(gate: Throttle, room: int) -> str:
-    """The limits by name as far as there is room, else how many."""
-    names = [fmt.clean(name) for name in gate.limited_by if name not in ("paused", "draining")]
-    if not names:
-        return ""
-    for shown in range(len(names), 0, -1):
-        more = f" +{len(names) - shown}" if shown < len(names) else ""
-        if len(text := f"   set: {', '.join(names[:shown])}{more}") <= room:
-            return text
-    return f"   {len(names)} set"
 
 
 def machine(snapshot: Snapshot) -> Line:

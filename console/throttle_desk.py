@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from console import format as fmt
 from console.argument_types import Number, OrNone, Span, Whole
 from console.commands.throttle_parser import DAY_S, LEAST_RATE, MOST
-from console.dials_desk import LASTS
+from console.dials_desk import LASTS, REASON_CHARS
 from console.throttle_panels import value_text
 from engine_host.protocol.methods import Change, ThrottleAuto, ThrottleClear, ThrottleSet
 from engine_host.protocol.throttling import AutoMode, Limit, LimitName, LimitValue, ThrottleSheet
@@ -58,6 +58,7 @@ class Pending:
     """The value in force when it was begun."""
     value: LimitValue
     for_s: float | None = None
+    reason: str = ""
     is_reset: bool = False
     """Back to what the profile says, and nobody's any more."""
 
@@ -69,6 +70,8 @@ class Desk:
     sending: Pending | None = None
     """Asked of the host, and not answered yet."""
     is_typing: bool = False
+    is_typing_reason: bool = False
+    """What is typed is not a value but why the change is made."""
     typing_fault: str = ""
     failure: str = ""
     """What became of the last change, in words, when it was not made."""
@@ -170,12 +173,18 @@ def typing_hint(name: str) -> str:
     return _TYPED[name][1] if name in _TYPED else ""
 
 
-def typing(desk: Desk, is_typing: bool) -> Desk:
-    return replace(desk, is_typing=is_typing, typing_fault="")
+def typing(desk: Desk, is_typing: bool, *, is_reason: bool = False) -> Desk:
+    return replace(desk, is_typing=is_typing, is_typing_reason=is_typing and is_reason, typing_fault="")
 
 
 def typed(desk: Desk, sheet: ThrottleSheet | None, text: str) -> Desk:
-    """What was typed as the chosen row's value; a fault is said and the typing goes on."""
+    """What was typed as the chosen row's value, or as the reason of what is being made of it; a fault is said and the
+    typing goes on."""
+    if desk.is_typing_reason:
+        done = typing(desk, False)
+        # Another operator may have ended the change meanwhile.
+        pending = done.pending and replace(done.pending, reason=text.strip()[:REASON_CHARS])
+        return replace(done, pending=pending)
     name = chosen(desk, sheet)
     if name is None or sheet is None or name not in _TYPED:
         return typing(desk, False)
@@ -219,7 +228,8 @@ def proposed(desk: Desk, sheet: ThrottleSheet, name: str, value: LimitValue, *, 
     seen = same.seen if same is not None else found.value
     if value == seen and isinstance(value, bool) == isinstance(seen, bool) and not also_same:
         return replace(desk, chosen=name, pending=None)
-    pending = Pending(name, seen, value, same.for_s if same is not None else None)
+    for_s, reason = (same.for_s, same.reason) if same is not None else (None, "")
+    pending = Pending(name, seen, value, for_s, reason)
     return replace(desk, chosen=name, pending=pending, failure="", done="")
 
 
@@ -264,11 +274,13 @@ def answered(desk: Desk, outcome: str, sheet: ThrottleSheet | None) -> Desk:
 
 def forgotten(desk: Desk) -> Desk:
     """Another host: what was said of the former one is no more."""
-    return Desk(chosen=desk.chosen, is_typing=desk.is_typing)
+    return Desk(chosen=desk.chosen, is_typing=desk.is_typing, is_typing_reason=desk.is_typing_reason)
 
 
 def order(pending: Pending, reason: str, key: str) -> tuple[str, Change]:
-    """The method, and what the host is asked for: this, and only if the limit still stands where it was seen."""
+    """The method, and what the host is asked for: this, and only if the limit still stands where it was seen. `reason`:
+    where none was typed."""
+    reason = pending.reason or reason
     if pending.is_reset:
         return "throttle.clear", ThrottleClear(names=[pending.name], reason=reason, idempotency_key=key)
     if pending.name == AUTO:

@@ -19,7 +19,7 @@ from console.throttle_desk import AUTO, Desk, Pending, chosen, rows
 from console.throttle_panels import auto_lines, class_lines, count_lines, set_by, value_text
 from console.words import ROLE_NEEDED
 from engine_host.protocol.methods import METHODS
-from engine_host.protocol.throttling import AutoMode, Limit, LimitName, LimitValue, ThrottleSheet
+from engine_host.protocol.throttling import AutoGauge, AutoMode, Limit, LimitName, LimitValue, ThrottleSheet
 
 NAME = 20
 """Cells of a limit's name with its mark."""
@@ -50,7 +50,7 @@ MEANS: dict[str, str] = {
     LimitName.MIN_CLASS: "requests of a lower priority class are refused",
     LimitName.PAUSED: "every new request waits at the gate; those in flight go on",
     LimitName.DRAINING: "every new request is refused with 503; those in flight go on",
-    AUTO: "moves max_inflight by KV, queue, preemptions and TTFT; observe: says what it would do",
+    AUTO: "moves max_inflight by KV, queue, preemptions, TTFT; observe only says it",
 }
 
 
@@ -150,7 +150,9 @@ def _said(desk: Desk, state: State, width: int) -> list[Line]:
     """The change being made, or what became of the last one; to who may make none, that."""
     if desk.pending is not None:
         keys = (("enter", Tone.KEY), " sets it, ", ("esc", Tone.KEY), " leaves it")
-        return [line((f"  ▸ {change_words(desk.pending)}? ", Tone.STRONG), *keys)]
+        why = f"    why: {fmt.clean(desk.pending.reason)}" if desk.pending.reason else ""
+        question = line((f"  ▸ {change_words(desk.pending)}? ", Tone.STRONG), *keys)
+        return [question, line((clip(why, width), Tone.FAINT))] if why else [question]
     if desk.sending is not None:
         return [line(f"  {change_words(desk.sending)}: waiting until the gate goes by it …")]
     risk = METHODS[METHOD_LIMITS].risk
@@ -181,13 +183,31 @@ def _auto_in_short(sheet: ThrottleSheet, width: int) -> list[Line]:
     auto = sheet.auto
     if auto.mode is AutoMode.OFF:
         return []
-    would = "would be " if auto.mode is AutoMode.OBSERVE else ""
-    cap = f"cap {would}{value_text(auto.cap)}"
-    if auto.overruled_by is not None:
-        cap += f"; overruled by {clip(fmt.clean(auto.overruled_by), 10)}"
+    if auto.mode is AutoMode.OBSERVE:
+        cap = f"cap would be {value_text(auto.cap)}"
+    else:
+        wins = f" ({clip(fmt.clean(auto.overruled_by), 8)}'s wins)" if auto.overruled_by is not None else ""
+        cap = f"cap {value_text(auto.cap)}{wins}"
     watched = [gauge for gauge in auto.gauges if gauge.enter is not None]
-    figures = "  ".join(f"{fmt.clean(gauge.name)} {fmt.significant(gauge.value)}" for gauge in watched)
-    first = line((f"{'auto':<{LABEL}}", Tone.LABEL), f"{cap}  ", (figures, Tone.FAINT))
+    figures = [(f"  {_gauge(gauge)}", Tone.WARN if gauge.over_for_s is not None else Tone.FAINT) for gauge in watched]
+    first = line((f"{'auto':<{LABEL}}", Tone.LABEL), cap, *figures)
     when = f"{fmt.clock(auto.acted_at)} " if auto.acted_at is not None else ""
     text = clip(when + fmt.clean(auto.text), max(20, width - LABEL)) if auto.text else "it has done nothing yet"
     return [first, line(" " * LABEL, (text, Tone.PLAIN if auto.text else Tone.FAINT))]
+
+
+def _gauge(gauge: AutoGauge) -> str:
+    """So short that all four fit beside the cap on 80 columns."""
+    if gauge.value is None:
+        return f"{fmt.clean(gauge.name)} {fmt.DASH}"
+    match gauge.name:
+        case "kv":
+            return f"kv {gauge.value * 100:.0f}%"
+        case "waiting":
+            return f"wait {gauge.value:.0f}"
+        case "preemptions":
+            return f"preempt {fmt.significant(gauge.value)}"
+        case "ttft_p95":
+            return f"ttft {fmt.latency(gauge.value)}"
+        case name:
+            return f"{fmt.clean(name)} {fmt.significant(gauge.value)}"

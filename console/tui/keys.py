@@ -136,8 +136,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("type_value", "enter", "enter", "value", "type a value", METHOD_LIMITS, _ON_TYPED),
     Action("next_value", "enter", "enter", "next", "its next value; enter again sets it", METHOD_LIMITS, _ON_CHOSEN),
     Action("send", "enter", "enter", "set it", "have the gate go by it", METHOD_LIMITS, _ON_LIMIT_PENDING),
-    Action("lasting", "t", "t", "for how long", "then the former value returns", METHOD_LIMITS, _ON_LIMIT_PENDING),
+    Action("lasting", "t", "t", "how long", "then the former value returns", METHOD_LIMITS, _ON_LIMIT_PENDING),
     Action("drop", "escape", "esc", "leave it", "change nothing", screens=_ON_LIMIT_PENDING),
+    Action("type_reason", "w", "w", "why", "type a reason, for whoever comes next", METHOD_LIMITS, _ON_LIMIT_PENDING),
     Action(
         "pause",
         "P",

@@ -47,6 +47,7 @@ class ScriptedSource:
         await asyncio.Event().wait()
 
     async def call(self, method: str, type_: type[R], params: Any, deadline_s: float) -> R:
+        assert isinstance(params, METHODS[method].params)  # a host refuses any other
         (self.read if METHODS[method].risk is Risk.READ else self.acted).append((method, params))
         answer = self.answers.get(method, self.answer)
         if callable(answer):

@@ -17,7 +17,7 @@ import msgspec
 
 from engine_host.protocol.methods import History, KvMap, KvMapParams, RequestList, RequestsList, Role
 from engine_host.protocol.snapshot import WINDOWS, Snapshot
-from tests.console import sample, sample_live, sample_switch
+from tests.console import sample, sample_live, sample_switch, sample_throttle
 from tests.console.scripted_host import ScriptedHost
 from tests.console.scripted_switch import ScriptedSwitches
 
@@ -94,7 +94,11 @@ def moving_map(params: KvMapParams) -> KvMap:
     return msgspec.structs.replace(found, cells=cells)
 
 
-LIVE = {"kv.map": moving_map, "requests.list": lambda params: moving_requests(params, 256)}
+LIVE = {
+    "throttle.get": sample_throttle.sheet(),
+    "kv.map": moving_map,
+    "requests.list": lambda params: moving_requests(params, 256),
+}
 
 SCENES: dict[str, dict[str, Any]] = {
     "live": {"next_snapshot": busy, "answers": LIVE},

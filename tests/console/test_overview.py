@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from console import panels
 from console.commands.screen import status_lines, watch_line
 from console.frame import Moment
 from console.lines import Tone, cells, plain_text
@@ -298,3 +299,54 @@ def test_a_switch_whose_old_engine_has_died_says_so_and_what_becomes_of_requests
     assert told in " ".join(page(sample_switch.switching(died)).split())
     assert told in " ".join(" ".join(map(plain_text, progress_lines(died, 100))).split())
     assert "has died" not in page(sample_switch.switching())
+
+
+THROTTLED = msgspec.structs.replace(
+    sample.serving().throttle,
+    auto="observe",
+    auto_text="KV 94 % for 3 s: would move the cap 64 → 32",
+    auto_at=sample.AT - 4,
+    max_inflight=16,
+    refused_total=17,
+    limited_by=["max_inflight", "prompt_token_burst", "hold_deadline_s"],
+)
+
+
+def throttle_row(width=80, **changes):
+    gate = msgspec.structs.replace(THROTTLED, **changes)
+    row = panels.throttle(sample.serving(throttle=gate), width)
+    assert cells(row) <= width
+    return plain_text(row)
+
+
+def test_the_throttle_fits_with_all_that_it_may_say():
+    assert throttle_row() == "Throttle   in flight    49  cap    16 (set)  refused    17  auto observe  2 set"
+    assert throttle_row(limited_by=["max_inflight"]).endswith("auto observe")
+    assert throttle_row(120).endswith("auto observe  set: prompt_token_burst, hold_deadline_s")
+    assert throttle_row(auto="off", limited_by=["hold_queue"]).endswith("cap    16  refused    17  set: hold_queue")
+    assert throttle_row(auto="off", limited_by=[]).endswith("refused    17  since start")
+
+
+def test_a_gate_that_is_closed_says_so_unless_the_state_does():
+    assert throttle_row(paused=True, auto="on", limited_by=["paused"]).startswith("Throttle   paused  in flight")
+    assert "paused" not in plain_text(panels.throttle(sample.paused(), 80))
+    assert throttle_row(draining=True, auto="off").startswith("Throttle   draining  in flight")
+
+
+def test_what_the_controller_did_last_is_told_where_there_is_room():
+    state = state_of(sample.serving(throttle=THROTTLED))
+    said = "  auto     07:33:16 KV 94 % for 3 s: would move the cap 64 → 32"
+    for size, is_told in (((80, 23), False), ((80, 39), True), ((160, 49), True)):
+        rows = [plain_text(row) for row in overview(state, Moment(0.5, sample.AT), *size)]
+        assert any(said in row for row in rows) is is_told
+    quiet = state_of(sample.serving(throttle=msgspec.structs.replace(THROTTLED, auto="off")))
+    assert not any(said in plain_text(row) for row in overview(quiet, Moment(0.5, sample.AT), 80, 39))
+
+
+def test_a_throttle_from_outside_does_not_drive_the_terminal():
+    spoilt = "\x1b[31m\nred"
+    gate = msgspec.structs.replace(THROTTLED, auto=spoilt, auto_text=spoilt, limited_by=[spoilt])
+    snapshot = sample.serving(throttle=gate)
+    said = "".join(plain_text(row) for row in [panels.throttle(snapshot, 200), *panels.auto(snapshot, 80)])
+    assert "\x1b" not in said
+    assert "\n" not in said

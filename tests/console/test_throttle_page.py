@@ -28,7 +28,7 @@ LIVE = state_of(sample_live.live())
 SHEET = sample_throttle.sheet()
 CALM = sample_throttle.sheet(limits=limits(), auto=AutoState(), counts=GateCounts())
 PAUSING = desks.pausing(Desk(), SHEET)
-CHANGES = {"more", "less", "set it", "value", "next", "pause", "no limit", "profile's", "for how long"}
+CHANGES = {"more", "less", "set it", "value", "next", "pause", "no limit", "profile's", "how long", "why"}
 
 
 def page(desk=None, sheet=SHEET, state=LIVE, width=80, height=23, now=0.5):
@@ -103,6 +103,7 @@ def test_nothing_a_host_can_send_breaks_a_page_or_drives_the_terminal(first, sec
         lambda desk: desks.followed(desk, second),
         lambda desk: desks.reset(desks.dropped(desk), first),
         lambda desk: desks.typed(desk, second, words),
+        lambda desk: desks.typed(desks.typing(desks.pausing(desk, first), True, is_reason=True), first, words),
     ):
         desk = change(desk)
         for sheet in (first, second):
@@ -126,7 +127,7 @@ def test_each_limit_stands_with_the_profiles_value_and_whose_it_is():
 
 FIGURES = (
     "why          max_inflight: KV pressure",
-    "auto         cap 32; overruled by maria  kv 0.94",
+    "auto         cap 32 (maria's wins)  kv 94%",
     "             14:04:58 KV 94 % for 3 s: cap 64 → 32",
     "gate now     12 in flight, 3 held, the oldest for 1.20 s",
     "since start  12,345 admitted, 400 had to wait, 17 refused, 2 gone",
@@ -172,12 +173,20 @@ def test_a_cap_of_the_controller_says_so_and_its_reason_once():
 @pytest.mark.parametrize(("mode", "said"), [(AutoMode.ON, "cap 32"), (AutoMode.OBSERVE, "cap would be 32")])
 def test_the_controller_says_whether_it_acts_or_only_would(mode, said):
     auto = msgspec.structs.replace(SHEET.auto, mode=mode, overruled_by=None)
-    assert f"auto         {said}  kv 0.94" in page(sheet=sample_throttle.sheet(auto=auto))
+    assert f"auto         {said}  kv 94%" in page(sheet=sample_throttle.sheet(auto=auto))
+
+
+def test_all_that_the_controller_watches_stands_beside_its_cap_on_80_columns():
+    figures = {"kv": 0.94, "waiting": 16.0, "preemptions": 0.3, "ttft_p95": 1.2}
+    gauges = [AutoGauge(name=name, value=value, enter=1.0, leave=0.5) for name, value in figures.items()]
+    auto = msgspec.structs.replace(SHEET.auto, gauges=gauges)
+    text = page(sheet=sample_throttle.sheet(auto=auto))
+    assert "cap 32 (maria's wins)  kv 94%  wait 16  preempt 0.30  ttft 1.20 s\n" in text
 
 
 def test_a_controller_that_has_not_acted_yet_says_so_and_one_that_is_off_says_nothing():
     fresh = AutoState(mode=AutoMode.ON, gauges=[AutoGauge(name="kv", value=0.4, enter=0.9, leave=0.8)])
-    assert "auto         cap none  kv 0.40\n             it has done nothing yet" in page(
+    assert "auto         cap none  kv 40%\n             it has done nothing yet" in page(
         sheet=sample_throttle.sheet(auto=fresh)
     )
     assert "\nauto  " not in page(sheet=CALM)
@@ -386,6 +395,26 @@ def test_typing_the_value_in_force_makes_it_ones_own_or_last():
     found = desks.lasting_next(desks.typed(desks.typing(Desk(), True), SHEET, "16"))
     assert found.pending == Pending("max_inflight", 16, 16, 60.0)
     assert "max_inflight stays 16 for 1 min? " in page(found)
+
+
+def test_a_reason_goes_along_through_steps_and_is_sent():
+    desk = desks.typed(desks.typing(PAUSING, True, is_reason=True), SHEET, " driver check ")
+    assert not desk.is_typing
+    assert "▸ paused no → yes? enter sets it, esc leaves it\n    why: driver check" in page(desk)
+    assert desks.order(desk.pending, "from the console", "k")[1].reason == "driver check"
+    desk = desks.lasting_next(desks.nudged(desks.nudged(Desk(), SHEET, 1), SHEET, 1))
+    desk = desks.typed(desks.typing(desk, True, is_reason=True), SHEET, "x" * 999)
+    desk = desks.nudged(desk, SHEET, 1)
+    assert (len(desk.pending.reason), desk.pending.for_s) == (desks.REASON_CHARS, 60.0)
+
+
+def test_a_reason_typed_for_a_change_that_is_over_is_no_value():
+    desk = desks.typing(desks.nudged(Desk(), SHEET, 1), True, is_reason=True)
+    moved = sample_throttle.sheet(limits=limits(max_inflight=Limit(value=8, profile=64, who="ops", since=NOW)))
+    desk = desks.typed(desks.followed(desk, moved), moved, "16")
+    assert desk.pending is None
+    assert not desk.is_typing_reason
+    assert "your change was not sent" in desk.failure
 
 
 def test_a_limit_is_taken_off_even_where_the_profile_has_one():

@@ -13,7 +13,7 @@ from console.model import Connected, Disconnected, SnapshotArrived
 from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.throttle import ThrottleScreen
 from engine_host.protocol.envelope import ErrorCode, RpcError
-from engine_host.protocol.methods import Role
+from engine_host.protocol.methods import NoParams, Role
 from engine_host.protocol.throttling import AutoMode, Limit
 from tests.console import sample, sample_throttle
 from tests.console.sample_throttle import NOW as WALL
@@ -114,6 +114,20 @@ async def test_a_limit_is_taken_off():
     assert params.limits == {"max_inflight": None}
 
 
+async def test_a_reason_can_be_given_before_it_is_agreed_to():
+    running = at_throttle()
+    async with running.run_test(size=SIZE) as pilot:
+        await go(pilot, "6", "P")
+        assert "w why" in footer_of(running)
+        await go(pilot, "w", *"disk", "enter")
+        assert "why: disk" in text_of(running)
+        await go(pilot, "w", "s", "escape")
+        assert "why: disk" in text_of(running)
+        await go(pilot, "enter")
+    [(_, params)] = sent(running)
+    assert (params.limits, params.reason) == ({"paused": True}, "disk")
+
+
 # --- keys -------------------------------------------------------------------------------------------------------
 
 
@@ -204,7 +218,7 @@ async def test_the_answer_is_shown_at_once_and_not_at_the_next_look():
     async with running.run_test(size=SIZE) as pilot:
         await go(pilot, "6", "plus", "enter")
         assert "▸ max_inflight              18        64  ops" in text_of(running)
-        assert running.script.read.count(("throttle.get", None)) == 1
+        assert running.script.read.count(("throttle.get", NoParams())) == 1
 
 
 async def test_while_the_answer_is_waited_for_no_other_change_is_begun():

@@ -19,7 +19,7 @@ from console.tui.app import OUTCOME_S, REASON
 from console.tui.keys import bindings
 from console.tui.poll import Poll
 from console.tui.screens.entry import EntryPage
-from engine_host.protocol.methods import ThrottleApplied
+from engine_host.protocol.methods import NoParams, ThrottleApplied
 from engine_host.protocol.throttling import ThrottleSheet
 
 DEADLINE_S = 10.0
@@ -43,7 +43,7 @@ class ThrottleScreen(EntryPage):
         return throttle_page(state, self.desk, self.sheet.polled, moment, width, height)
 
     def show(self, state: State, moment: Moment, notice: str) -> None:
-        self.sheet.look(None)
+        self.sheet.look(NoParams())
         super().show(state, moment, notice)
 
     def _told(self, sheet: ThrottleSheet) -> None:
@@ -86,6 +86,12 @@ class ThrottleScreen(EntryPage):
         if throttle_desk.is_typed(name):
             self.open_entry(self._entry_label(), "")
             self._now(throttle_desk.typing(self.desk, True))
+
+    def action_type_reason(self) -> None:
+        pending = self.desk.pending
+        if pending is not None:
+            self.open_entry("why (esc leaves it as it is):", pending.reason)
+            self._now(throttle_desk.typing(self.desk, True, is_reason=True))
 
     def action_stop_typing(self) -> None:
         self.close_entry()
