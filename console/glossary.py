@@ -77,13 +77,14 @@ _PROFILES: tuple[tuple[str, str], ...] = (
 _THROTTLE: tuple[tuple[str, str], ...] = (
     ("in force", "what the gate goes by; bold: not the profile's"),
     ("held", "waits at the gate, before vLLM; vLLM knows nothing of it yet"),
-    ("refused", "by the gate with 429 or 503; what vLLM refuses is not among them"),
+    ("refused", "by the gate, with 429 or 503; what vLLM refuses is not counted"),
     ("gone", "clients that hung up while they waited"),
     ("shed", "gave its place in the queue to a request of a higher class"),
     ("choice", "one answer; a request with n = 4 asks for four"),
     ("burst", "what may come at once before the rate counts"),
     ("auto", "brings max_inflight down under pressure, up again after it"),
     ("cap", "the controller's own; a max_inflight set by hand wins over it"),
+    ("wait, preempt", "vLLM's queue, preemptions/s: what auto watches, as kv and ttft"),
     _UNKNOWN,
 )
 

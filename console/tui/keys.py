@@ -144,7 +144,7 @@ ACTIONS: tuple[Action, ...] = (
         "P",
         "P",
         "pause",
-        "hold every new request, or let them go again; asks first",
+        "hold every new request, or let them in; asks first",
         METHOD_LIMITS,
         _ON_THROTTLE,
     ),

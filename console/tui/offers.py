@@ -73,11 +73,12 @@ def _is_here(action: Action, screen: str) -> bool:
 def footer(screen: str, state: State, width: int) -> Line:
     """The keys that fit."""
     row: Line = ()
-    for action in _by_need(offered(screen, state)):
-        piece = line((action.shown, Tone.KEY), f" {_label(action, state)}  ")
-        if cells((*row, *piece)) > width:
+    for action in _by_need(offered(screen, state), is_frozen=state.frozen is not None):
+        piece = line((action.shown, Tone.KEY), f" {_label(action, state)}")
+        following = (*row, *line("  " if row else ""), *piece)
+        if cells(following) > width:
             break
-        row = (*row, *piece)
+        row = following
     return row
 
 
@@ -95,9 +96,12 @@ def legend(places: Sequence[str]) -> str:
     return "   ".join(f"{a.shown} {a.label}" for place in places for a in ACTIONS if place in a.screens and a.label)
 
 
-def _by_need(actions: list[Action]) -> list[Action]:
+def _by_need(actions: list[Action], *, is_frozen: bool) -> list[Action]:
     """The way out comes early and what this place is for next, so that a narrow footer cuts something else."""
-    return sorted(actions, key=lambda a: (a.name != "help", a.name != "quit", not a.screens))
+    return sorted(
+        actions,
+        key=lambda a: (a.name != "help", a.name != "quit", not (is_frozen and a.name == "freeze"), not a.screens),
+    )
 
 
 def help_lines(screen: str, state: State) -> list[Line]:

@@ -95,9 +95,10 @@ async def test_only_screens_that_exist_are_offered():
     async with app(sample.serving()).run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         assert "5 profiles" in footer_of(pilot.app)
+        assert "6 throttle" in footer_of(pilot.app)
         assert "7 events" in footer_of(pilot.app)
         assert "1 overview" not in footer_of(pilot.app)
-        for key in "69d":
+        for key in "09d":
             await pilot.press(key)
             assert isinstance(pilot.app.screen, OverviewScreen)
 
