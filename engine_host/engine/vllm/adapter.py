@@ -36,7 +36,13 @@ from engine_host.engine.vllm import carry, front_end, remains, statistics
 from engine_host.engine.vllm.app import build_app, ending, refusal
 from engine_host.engine.vllm.build import build
 from engine_host.engine.vllm.carriable import total_tokens
-from engine_host.engine.vllm.core_processes import CoresAtStart, StartedChildren, death_of, keeps_something
+from engine_host.engine.vllm.core_processes import (
+    CoresAtStart,
+    StartedChildren,
+    death_of,
+    has_lost_one_of_several,
+    keeps_something,
+)
 from engine_host.engine.vllm.facts import facts_of
 from engine_host.engine.vllm.forerun import forerun
 from engine_host.engine.vllm.imports import import_vllm, without_freezing
@@ -159,7 +165,8 @@ class VllmEngine:
 
     @property
     def is_dead(self) -> bool:
-        return bool(self._llm is not None and not self._is_stopping and self._llm.errored)
+        llm = self._llm
+        return llm is not None and not self._is_stopping and (bool(llm.errored) or has_lost_one_of_several(llm))
 
     @property
     def death(self) -> Death | None:
