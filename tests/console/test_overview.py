@@ -80,6 +80,14 @@ def test_an_idle_host_shows_dashes_where_nothing_is_known():
     assert "none" in text  # no latency samples in the window
 
 
+def test_of_several_engine_cores_the_gauge_says_which_it_is_of():
+    base = sample.serving()
+    some = msgspec.structs.replace(base.kv, usage=0.29, usage_by_engine=[0.29, 0.23])
+    assert "29.0 %  in the fullest of 2" in page(msgspec.structs.replace(base, kv=some))
+    one = msgspec.structs.replace(base.kv, usage=0.97, usage_by_engine=[0.97, 0.23])
+    assert "97.0 %  ▲ FULL  1 of 2 cores" in page(msgspec.structs.replace(base, kv=one))
+
+
 def test_a_hung_engine_is_named_though_the_state_is_serving():
     assert "HUNG: requests run, no token for 42 s" in page(sample.hung())
     stuck = sample.serving(queue=Queue(running=0, waiting=4, stalled=True, stalled_reason="stuck"))
