@@ -174,6 +174,11 @@ def test_a_switch_is_told_to_everybody_with_its_phase_and_how_long_it_takes():
     assert "KV cache" not in text
 
 
+def test_what_an_engine_does_that_is_prepared_for_a_reload_is_told():
+    text = page(sample_switch.switching(sample_switch.preparing()))
+    assert "prepare: loading weights   6 s of about 12 s" in text
+
+
 def test_while_the_old_engine_serves_on_its_gauges_stay():
     text = page(sample_switch.overlapping())
     assert "latency → throughput   overlap" in text
