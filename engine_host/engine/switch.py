@@ -41,7 +41,7 @@ PROBE_S = 60.0
 AHEAD_S = 30.0
 """What an engine that has started beside another one gets to compute ahead what it will take over; the other serves on
 meanwhile."""
-_STOP_S = 0.3
+_STOP_S = 0.1
 """What an engine that has handed over its requests gets to end by itself; it holds nothing that a kill would lose,
 and vLLM's own wait for its workers would be 5 to 10 s of silence for every stream."""
 
@@ -75,6 +75,8 @@ class Switch:
     _old: OldEngine = field(init=False)
     _new: Engine | None = field(default=None, init=False)
     """The one started last."""
+    _ending: asyncio.Task[None] | None = field(default=None, init=False)
+    """The end of the old one."""
 
     def __post_init__(self) -> None:
         self.before = self.deck.profile
@@ -166,6 +168,8 @@ class Switch:
             await new.stop(0.0)
             old.reclaim_metrics()
             raise
+        # At once: for a second its idle workers go on looking for work, on the cores that the new ones compute on.
+        self._end(old)
         try:
             await self._release(new, self.order.profile)
         except EngineStartError as error:
@@ -243,7 +247,7 @@ class Switch:
                 old.reclaim_metrics()
             return self._keep(Outcome.ROLLED_BACK, said)
         if old is not None:
-            await old.stop(_STOP_S, keep_app=True)
+            await self._end(old)
             self.deck.retire(old)
         if serving is not None and serving is self._new:
             is_switched = self.deck.profile is self.order.profile
@@ -294,7 +298,12 @@ class Switch:
         if self.deck.engine is old:
             self.deck.uninstall()
         with self.timeline.phase(PhaseName.STOP):
-            await old.stop(_STOP_S, keep_app=True)
+            await self._end(old)
+
+    def _end(self, old: Engine) -> asyncio.Task[None]:
+        if self._ending is None:
+            self._ending = asyncio.create_task(old.stop(_STOP_S, keep_app=True), name="end-old-engine")
+        return self._ending
 
     async def _release(self, new: Engine, profile: Profile) -> None:
         """`new` serves. Raises `EngineStartError` if it fails instead, and then nothing of it is left."""
