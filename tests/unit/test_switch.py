@@ -105,6 +105,23 @@ async def test_an_overlap_starts_the_new_engine_before_it_touches_the_old(tmp_pa
         assert new.computed_ahead_s is not None and result.phases[3].note == "1 computed ahead"
 
 
+async def test_the_old_engine_of_an_overlap_ends_while_the_new_one_takes_over(tmp_path: Path) -> None:
+    """Its idle processes take time from the new ones on the same cores."""
+    stream = ScriptedStream("one")
+    old, new = ScriptedEngine(streams=[stream]), ScriptedEngine()
+    async with serving(old, new) as world:
+        adopt = new.adopt
+
+        async def adopts_when_it_has_ended(*arguments: Any) -> Any:
+            await world.until(lambda: bool(old.stopped_with))
+            return await adopt(*arguments)
+
+        new.adopt = adopts_when_it_has_ended  # type: ignore[method-assign]
+        result = await switch(world, tmp_path=tmp_path, checked=Checked(fits_beside=True))
+        assert result.outcome is Outcome.SWITCHED and stream.went_on_in == [new]
+        assert len(old.stopped_with) == 1
+
+
 async def test_only_live_settings_change_without_touching_the_engine(tmp_path: Path) -> None:
     from engine_host.profiles import build_profile
 
