@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from engine_host.engine.port import EngineArguments, EngineStartError
 from engine_host.engine.vllm import adapter, device_gate, releases
 from engine_host.engine.vllm.adapter import VllmEngine
-from engine_host.engine.vllm.at_device_gate import ENVIRONMENT
+from engine_host.engine.vllm.at_device_gate import ENVIRONMENT, HEAD_SIZE, wait
 from engine_host.engine.vllm.device_gate import DeviceGate
 
 WORKER = """
@@ -77,7 +78,7 @@ def until(condition: Any) -> None:
 def test_every_worker_waits_and_goes_on_when_it_opens(gate: DeviceGate) -> None:
     gate.prepare(config(world_size=2))
     first = worker(gate)
-    until(lambda: os.fstat(gate._fd).st_size == 2)
+    until(lambda: os.fstat(gate._fd).st_size == HEAD_SIZE + 1)
     assert not gate.is_reached, "one of two"
     second = worker(gate)
     until(lambda: gate.is_reached)
@@ -96,6 +97,26 @@ def test_a_worker_ends_when_the_gate_goes_away_closed(gate: DeviceGate) -> None:
     gate.close()
     out, err = waiting.communicate(timeout=30)
     assert (waiting.returncode, out) == (1, "") and "engine-host ended" in err
+
+
+def test_a_worker_that_comes_when_the_gate_has_gone_leaves_alone_what_is_there_now(tmp_path: Path) -> None:
+    """A core that is asked to grow starts workers with the environment of its own start."""
+    gate = DeviceGate()
+    with gate.in_environment():
+        address = os.environ[ENVIRONMENT]
+    number = gate._fd
+    gate.close()
+    wait(address)
+    log = tmp_path / "somebody-elses.log"
+    log.write_bytes(b"x" * 100)
+    file = os.open(log, os.O_RDWR)
+    os.dup2(file, number)
+    try:
+        wait(address)
+    finally:
+        for each in {number, file}:
+            os.close(each)
+    assert log.read_bytes() == b"x" * 100
 
 
 @pytest.mark.parametrize(

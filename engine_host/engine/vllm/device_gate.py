@@ -16,11 +16,12 @@ import contextlib
 import fcntl
 import logging
 import os
+import secrets
 import threading
 from collections.abc import Iterator
 from typing import Any
 
-from engine_host.engine.vllm.at_device_gate import ENVIRONMENT, IS_OPEN
+from engine_host.engine.vllm.at_device_gate import ENVIRONMENT, HEAD_SIZE, IS_OPEN, TOKEN_SIZE
 from engine_host.engine.vllm.releases import unknown_release
 from engine_host.machine_memory import total_and_free
 
@@ -36,7 +37,8 @@ class DeviceGate:
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("engine-host-gate", os.MFD_CLOEXEC)
-        os.write(self._fd, b"\0")
+        self._token = secrets.token_bytes(TOKEN_SIZE)
+        os.write(self._fd, b"\0" + self._token)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         self._workers: int | None = None
         """How many will come; None while that is not known, and when they are not asked to."""
@@ -57,7 +59,7 @@ class DeviceGate:
     @contextlib.contextmanager
     def in_environment(self) -> Iterator[None]:
         """Around the start of the engine's processes, which inherit it."""
-        os.environ[ENVIRONMENT] = f"/proc/{os.getpid()}/fd/{self._fd}"
+        os.environ[ENVIRONMENT] = f"/proc/{os.getpid()}/fd/{self._fd} {self._token.hex()}"
         try:
             yield
         finally:
@@ -70,7 +72,7 @@ class DeviceGate:
             return True
         if self._workers is None or self._fd < 0:
             return False
-        return os.fstat(self._fd).st_size - 1 >= self._workers
+        return os.fstat(self._fd).st_size - HEAD_SIZE >= self._workers
 
     def open(self) -> None:
         """Whoever waits goes on, and whoever comes later does not wait."""
