@@ -48,10 +48,16 @@ def kv_tone(usage: float | None) -> Tone:
 
 def kv(snapshot: Snapshot, width: int) -> list[Line]:
     cache = snapshot.kv
-    blocks = cache.blocks
-    tail = f"{fmt.percent(cache.usage):>7}  {fmt.count(blocks.active)} of {fmt.count(blocks.total)} blocks"
-    if cache.usage is not None and cache.usage >= KV_BAD:
-        tail = f"{fmt.percent(cache.usage):>7}  ▲ FULL  {fmt.count(blocks.active)} of {fmt.count(blocks.total)}"
+    blocks, cores = cache.blocks, cache.usage_by_engine
+    is_full = cache.usage is not None and cache.usage >= KV_BAD
+    held = f"{fmt.count(blocks.active)} of {fmt.count(blocks.total)}"
+    if len(cores) > 1:
+        # The gauge is of the fullest one, so the blocks of all beside it would seem to contradict it.
+        full = sum(usage >= KV_BAD for usage in cores)
+        told = f"▲ FULL  {full} of {len(cores)} cores" if is_full else f"in the fullest of {len(cores)}"
+    else:
+        told = f"▲ FULL  {held}" if is_full else f"{held} blocks"
+    tail = f"{fmt.percent(cache.usage):>7}  {told}"
     return [line(label("KV cache"), (fmt.bar(cache.usage, _gauge_width(width)), kv_tone(cache.usage)), tail)]
 
 

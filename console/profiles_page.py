@@ -12,11 +12,11 @@ from console.frame import Moment, head, seen, sized
 from console.lines import BLANK, Line, Tone, cells, clip, faded, fit, line, spread
 from console.model import Link, State, is_stale, may
 from console.profiles_desk import Desk, View, chosen, is_outdated, under_way
-from console.switch_panels import progress_lines, result_lines, wrapped
+from console.switch_panels import STARTING, progress_lines, result_lines, wrapped
 from console.words import ROLE_NEEDED
 from engine_host.protocol.methods import METHODS
 from engine_host.protocol.profiles import ProfileDiff, ProfileList, ProfileSummary
-from engine_host.protocol.switching import PhaseName, SwitchProgress
+from engine_host.protocol.switching import SwitchProgress
 
 HEAD = 4
 """Rows above every view: title, banner, a blank, the heading."""
@@ -252,7 +252,7 @@ def _switch_view(state: State, desk: Desk, width: int) -> list[Line]:
 def _under_way(state: State, desk: Desk, progress: SwitchProgress, width: int) -> list[Line]:
     told = desk.told.forecast if desk.told is not None else None
     to_come = told.phases if told is not None and told.to_profile == progress.to_profile else []
-    starts = any(p.name is PhaseName.START and p.took_s is None for p in progress.phases)
+    starts = any(p.name in STARTING and p.took_s is None for p in progress.phases)
     doing = state.snapshot.engine.phase if starts and state.snapshot is not None else None
     rows = [*progress_lines(progress, width, doing=doing, to_come=to_come), BLANK]
     held = state.snapshot.queue.held if state.snapshot is not None else None

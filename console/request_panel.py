@@ -71,8 +71,8 @@ def _found(row: RequestRow) -> str:
 
 
 def _speed(row: RequestRow) -> str:
-    """Over all the time since its first step; pauses and preemptions count."""
+    """Over the time in which it did not wait; of preemptions only the scheduler tells."""
     ran_s = row.age_s - row.waited_s
     if not row.generated_tokens or ran_s <= 0:
         return ""
-    return f"   {fmt.rate(row.generated_tokens / ran_s)} since it began"
+    return f"   {fmt.rate(row.generated_tokens / ran_s)} while it ran"

@@ -26,6 +26,8 @@ from engine_host.protocol.switching import (
 
 _DEATH_ROWS = 3
 """Rows at most that tell of the death of the old engine; its reason may be a whole message of vLLM."""
+STARTING = frozenset({PhaseName.PREPARE, PhaseName.START})
+"""Phases in which an engine starts, which says what it does."""
 ENGINE_LINES = 9
 """Rows of the engine's own output at most."""
 
@@ -96,7 +98,7 @@ def switching_block(snapshot: Snapshot, progress: SwitchProgress, width: int) ->
     phase = current_phase(progress)
     doing = ""
     if phase is not None:
-        word = snapshot.engine.phase if phase.name is PhaseName.START and snapshot.engine.phase else phase.note
+        word = snapshot.engine.phase if phase.name in STARTING and snapshot.engine.phase else phase.note
         spent = max(0.0, progress.elapsed_s - phase.at_s)
         doing = f"{phase.name.value}{': ' + fmt.clean(word) if word else ''}   {_of(spent, phase.expected_s)}"
     return [

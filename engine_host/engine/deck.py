@@ -6,7 +6,8 @@ It runs inside the lifecycle's own task, so that the host's state keeps one writ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from engine_host.engine.commands import Commands
@@ -25,6 +26,15 @@ from engine_host.protocol.snapshot import Failure, State
 T = TypeVar("T")
 
 _BUSY = "a switch is under way"
+
+
+@contextlib.contextmanager
+def _as_start_error() -> Iterator[None]:
+    """A key that only vLLM itself found wrong. The former engine may be gone: this must lead back to it."""
+    try:
+        yield
+    except OperatorError as error:
+        raise EngineStartError(error.fact) from error
 
 
 class Deck:
@@ -57,13 +67,15 @@ class Deck:
         """Await `work`; raises `Interrupted` when the host is to stop and `Cancelled` when `cancel` is set."""
         return await self._commands.uninterrupted(work, cancel, _BUSY)
 
-    async def bring_up(self, profile: Profile, cancel: asyncio.Event | None) -> Engine:
+    async def prepare(self, profile: Profile, cancel: asyncio.Event | None) -> Engine:
+        """What of a start can be done while the other engine has the device, for `bring_up`; raises the same."""
+        with _as_start_error():
+            return await self._starter.prepare(profile, cancel, _BUSY)
+
+    async def bring_up(self, profile: Profile, cancel: asyncio.Event | None, prepared: Engine | None = None) -> Engine:
         """Start an engine beside or after the other; raises `EngineStartError`, `Interrupted`, `Cancelled`."""
-        try:
-            return await self._starter.bring_up(profile, cancel, _BUSY)
-        except OperatorError as error:
-            # A key that only vLLM itself found wrong. The former engine may be gone: this must lead back to it.
-            raise EngineStartError(error.fact) from error
+        with _as_start_error():
+            return await self._starter.bring_up(profile, cancel, _BUSY, prepared)
 
     async def probe(self, engine: Engine, timeout_s: float, cancel: asyncio.Event | None) -> None:
         """The first token of an engine just brought up; raises the same, and then nothing is left of it."""

@@ -4,7 +4,7 @@ One adapter (`vllm.adapter`) implements this over vLLM; tests implement it with 
 Nothing here imports vLLM, so the lifecycle, the gateway and the telemetry are written and tested without it.
 
 An engine is started once, serves, and is stopped once; a new one is made for every start. `stop` may be called at any
-moment, also while `start` is still under way in its thread, and leaves no child process.
+moment, also while `prepare` or `start` is still under way in its thread, and leaves no child process.
 """
 
 from __future__ import annotations
@@ -188,6 +188,12 @@ class CarriedStream(Protocol):
 
 class Engine(Protocol):
     """One engine. `app` and `facts` are valid from the return of `start` until `stop`."""
+
+    async def prepare(self, sink: StepSink) -> None:
+        """Do as much of the start as touches no device; `start`, with the same sink, does the rest. May be left out.
+
+        Raises `EngineStartError`; then nothing is left running.
+        """
 
     async def start(self, sink: StepSink) -> None:
         """Build configuration, engine and API app; returns when requests can be served.

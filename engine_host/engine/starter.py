@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from engine_host.engine import last_words
 from engine_host.engine.commands import Commands
@@ -46,6 +47,8 @@ class Starter:
         self.on_step: Callable[[StepStats], None] | None = None
         """Is told of every step beside the sink."""
         self._profile: Profile | None = None
+        self._prepared_s = 0.0
+        """What the preparation of the engine prepared last took."""
         self._began: float | None = None
         self._phase = ""
         self._phase_began = 0.0
@@ -69,22 +72,46 @@ class Starter:
         if self._began is not None and (phase := phase_of(line)) and phase != self._phase:
             self._phase, self._phase_began = phase, time.monotonic()
 
-    async def bring_up(self, profile: Profile, cancel: asyncio.Event | None, busy: str) -> Engine:
-        """Start an engine; the one that serves, if any, is left alone. Raises `EngineStartError` with the engine's
-        own reason, `Interrupted`, `Cancelled` (see `Commands.uninterrupted`); then nothing of the new engine is left.
-        """
-        self.generation += 1
-        self.log_mark = self._log.mark()
-        self._profile = profile
-        self._began = self._phase_began = time.monotonic()
-        self._phase = "loading vLLM"
+    async def prepare(self, profile: Profile, cancel: asyncio.Event | None, busy: str) -> Engine:
+        """An engine for `bring_up` that is as far as it comes beside one that has the device. Raises as `bring_up`."""
+        engine = self._made(profile)
         try:
-            engine = await self._start(profile, cancel, busy)
-            self.took_s = time.monotonic() - self._began
+            await self._limited(engine, profile, engine.prepare(self._take_step), cancel, busy)
+            self._prepared_s = self.elapsed_s or 0.0
+        finally:
+            self._began = self._profile = None
+        return engine
+
+    async def bring_up(
+        self, profile: Profile, cancel: asyncio.Event | None, busy: str, prepared: Engine | None = None
+    ) -> Engine:
+        """Start an engine, the `prepared` one if there is one; the one that serves, if any, is left alone. Raises
+        `EngineStartError` with the engine's own reason, `Interrupted`, `Cancelled` (see `Commands.uninterrupted`);
+        then nothing of the new engine is left."""
+        if prepared is None:
+            engine = self._made(profile)
+        else:
+            engine = prepared
+            self._begin(profile, self._prepared_s)
+        try:
+            await self._limited(engine, profile, self._up(engine, profile), cancel, busy)
+            self.took_s = self.elapsed_s or 0.0
         finally:
             self._began = self._profile = None
         self._on_started(profile, self.took_s)
         return engine
+
+    def _made(self, profile: Profile) -> Engine:
+        self.generation += 1
+        self.log_mark = self._log.mark()
+        self._phase = "loading vLLM"
+        self._begin(profile, 0.0)
+        return self._make_engine(profile)
+
+    def _begin(self, profile: Profile, spent_s: float) -> None:
+        self._profile = profile
+        self._phase_began = time.monotonic()
+        self._began = self._phase_began - spent_s
 
     async def probe(self, engine: Engine, timeout_s: float, cancel: asyncio.Event | None, busy: str) -> None:
         """The first token of an engine that nobody else knows of yet. Raises as `bring_up`, and ends the engine."""
@@ -105,12 +132,14 @@ class Starter:
         """The same error with the reason that the newest engine's log gives."""
         return await last_words.of_failed_start(error, self._log, self.log_mark)
 
-    async def _start(self, profile: Profile, cancel: asyncio.Event | None, busy: str) -> Engine:
-        engine = self._make_engine(profile)
+    async def _limited(
+        self, engine: Engine, profile: Profile, work: Coroutine[Any, Any, None], cancel: asyncio.Event | None, busy: str
+    ) -> None:
+        """`work` of the start of `engine` within its deadline; ends the engine when it fails."""
         limit_s = profile.switch.start_deadline_s
         try:
-            async with asyncio.timeout(limit_s):
-                await self._commands.uninterrupted(self._up(engine, profile), cancel, busy)
+            async with asyncio.timeout(limit_s - (self.elapsed_s or 0.0)):
+                await self._commands.uninterrupted(work, cancel, busy)
         except TimeoutError:
             await engine.stop(0.0)
             raise EngineStartError(
@@ -122,7 +151,6 @@ class Starter:
         except BaseException:
             await engine.stop(0.0)
             raise
-        return engine
 
     async def _up(self, engine: Engine, profile: Profile) -> None:
         await engine.start(self._take_step)

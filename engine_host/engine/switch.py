@@ -4,7 +4,7 @@ The promise: no client request fails because of it, and one that cannot work nev
 touched before the preflight has passed; new requests wait at the gate; requests in flight are carried, drained or
 replayed; and whatever fails before the release brings the former profile back.
 
-    reload:   preflight  hold  carry  stop  start  probe  release
+    reload:   preflight  prepare  hold  carry  stop  start  probe  release
     overlap:  preflight  start  probe  warm  hold  carry  release  stop
     live:     preflight  release
 
@@ -41,7 +41,7 @@ PROBE_S = 60.0
 AHEAD_S = 30.0
 """What an engine that has started beside another one gets to compute ahead what it will take over; the other serves on
 meanwhile."""
-_STOP_S = 0.3
+_STOP_S = 0.1
 """What an engine that has handed over its requests gets to end by itself; it holds nothing that a kill would lose,
 and vLLM's own wait for its workers would be 5 to 10 s of silence for every stream."""
 
@@ -75,6 +75,8 @@ class Switch:
     _old: OldEngine = field(init=False)
     _new: Engine | None = field(default=None, init=False)
     """The one started last."""
+    _ending: asyncio.Task[None] | None = field(default=None, init=False)
+    """The end of the old one."""
 
     def __post_init__(self) -> None:
         self.before = self.deck.profile
@@ -157,16 +159,7 @@ class Switch:
         try:
             new = await self._start_and_probe(self.order.profile, self.cancel)
         except (EngineStartError, Cancelled, Interrupted) as error:
-            old.reclaim_metrics()
-            if not isinstance(error, EngineStartError):
-                raise
-            if old.is_dead:
-                await self._hold_and_carry(old, plan.bound)
-                await self._stop(old)
-                return await self._roll_back(old, error)
-            text = f"{self.order.profile.name} did not start beside {self.before.name}, which goes on: {error.reason}"
-            self.deck.keep(self.order.who)
-            return self._result(Outcome.ROLLED_BACK, text, error.lines)
+            return await self._failed_beside(old, plan, error)
         try:
             if not old.is_dead:
                 await self._compute_ahead(new, old, plan.bound)
@@ -175,6 +168,8 @@ class Switch:
             await new.stop(0.0)
             old.reclaim_metrics()
             raise
+        # At once: for a second its idle workers go on looking for work, on the cores that the new ones compute on.
+        self._end(old)
         try:
             await self._release(new, self.order.profile)
         except EngineStartError as error:
@@ -185,18 +180,41 @@ class Switch:
         return self._switched(plan)
 
     async def _reload(self, old: Engine | None, plan: SwitchPlan) -> SwitchResult:
+        new: Engine | None = None
         if old is not None:
-            await self._hold_and_carry(old, plan.bound)
+            try:
+                with self.timeline.phase(PhaseName.PREPARE):
+                    new = self._new = await self.deck.prepare(self.order.profile, self.cancel)
+            except (EngineStartError, Cancelled, Interrupted) as error:
+                return await self._failed_beside(old, plan, error)
+            try:
+                await self._hold_and_carry(old, plan.bound)
+            except (Cancelled, Interrupted):
+                await new.stop(0.0)
+                raise
             await self._stop(old)
         try:
             # With no engine to begin with there is nothing to go back to, and nothing that a cancel would lose.
-            new = await self._start_and_probe(self.order.profile, self.cancel if old is None else None)
+            new = await self._start_and_probe(self.order.profile, self.cancel if old is None else None, new)
             await self._release(new, self.order.profile)
         except EngineStartError as error:
             return await self._roll_back(old, error)
         if old is not None:
             self.deck.retire(old)
         return self._switched(plan)
+
+    async def _failed_beside(self, old: Engine, plan: SwitchPlan, error: BaseException) -> SwitchResult:
+        """The new engine failed or was given up while the old one served. Raises `error` unless it is its own."""
+        old.reclaim_metrics()
+        if not isinstance(error, EngineStartError):
+            raise error
+        if old.is_dead:
+            await self._hold_and_carry(old, plan.bound)
+            await self._stop(old)
+            return await self._roll_back(old, error)
+        text = f"{self.order.profile.name} did not start beside {self.before.name}, which goes on: {error.reason}"
+        self.deck.keep(self.order.who)
+        return self._result(Outcome.ROLLED_BACK, text, error.lines)
 
     async def _roll_back(self, old: Engine | None, error: EngineStartError) -> SwitchResult:
         """The former profile in a fresh engine, with the requests that the old one handed over."""
@@ -229,7 +247,7 @@ class Switch:
                 old.reclaim_metrics()
             return self._keep(Outcome.ROLLED_BACK, said)
         if old is not None:
-            await old.stop(_STOP_S, keep_app=True)
+            await self._end(old)
             self.deck.retire(old)
         if serving is not None and serving is self._new:
             is_switched = self.deck.profile is self.order.profile
@@ -253,9 +271,11 @@ class Switch:
 
     # --- the phases ------------------------------------------------------------------------------------------------
 
-    async def _start_and_probe(self, profile: Profile, cancel: asyncio.Event | None) -> Engine:
+    async def _start_and_probe(
+        self, profile: Profile, cancel: asyncio.Event | None, prepared: Engine | None = None
+    ) -> Engine:
         with self.timeline.phase(PhaseName.START):
-            engine = self._new = await self.deck.bring_up(profile, cancel)
+            engine = self._new = await self.deck.bring_up(profile, cancel, prepared)
         with self.timeline.phase(PhaseName.PROBE):
             await self.deck.probe(engine, PROBE_S, cancel)
         return engine
@@ -278,7 +298,12 @@ class Switch:
         if self.deck.engine is old:
             self.deck.uninstall()
         with self.timeline.phase(PhaseName.STOP):
-            await old.stop(_STOP_S, keep_app=True)
+            await self._end(old)
+
+    def _end(self, old: Engine) -> asyncio.Task[None]:
+        if self._ending is None:
+            self._ending = asyncio.create_task(old.stop(_STOP_S, keep_app=True), name="end-old-engine")
+        return self._ending
 
     async def _release(self, new: Engine, profile: Profile) -> None:
         """`new` serves. Raises `EngineStartError` if it fails instead, and then nothing of it is left."""

@@ -21,8 +21,8 @@ ORDER: Mapping[Tier, tuple[PhaseName, ...]] = {
         *(PhaseName.CARRY, PhaseName.RELEASE, PhaseName.STOP),
     ),
     Tier.RELOAD: (
-        *(PhaseName.PREFLIGHT, PhaseName.HOLD, PhaseName.CARRY, PhaseName.STOP, PhaseName.START),
-        *(PhaseName.PROBE, PhaseName.RELEASE),
+        *(PhaseName.PREFLIGHT, PhaseName.PREPARE, PhaseName.HOLD, PhaseName.CARRY, PhaseName.STOP),
+        *(PhaseName.START, PhaseName.PROBE, PhaseName.RELEASE),
     ),
 }
 _GAP: Mapping[Tier, frozenset[PhaseName]] = {

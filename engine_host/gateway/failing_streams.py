@@ -62,9 +62,8 @@ class ResponsesStream:
         """Tell the client of `error`. False: there is no stream under way."""
         if not self._is_open:
             return False
-        # What is meant for a client carries the status that it stands for; anything else tells of our insides.
-        status = int(getattr(error, "http_status", 500))
-        text = str(error) if hasattr(error, "http_status") else _UNTOLD
+        meant = _meant_for_a_client(error)
+        status, text = (500, _UNTOLD) if meant is None else (int(getattr(meant, "http_status", 500)), str(meant))
         logger.warning("a stream of the Responses API ended early: %s: %s", type(error).__name__, error)
         # The fields of the API's own error event; `error` beside them is what OpenAI's client raises.
         event = {
@@ -84,6 +83,15 @@ WATCHED: Mapping[str, Callable[[Send], MessagesStream | ResponsesStream]] = {
     "/v1/responses": ResponsesStream,
 }
 """By path."""
+
+
+def _meant_for_a_client(error: BaseException) -> BaseException | None:
+    """Such an error carries the status that it stands for; anything else tells of our insides. In a stream that has
+    begun, Starlette raises another one from it."""
+    cause: BaseException | None = error
+    while cause is not None and not hasattr(cause, "http_status"):
+        cause = cause.__cause__
+    return cause
 
 
 def _event(content: dict[str, Any]) -> bytes:

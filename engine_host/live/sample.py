@@ -42,6 +42,8 @@ REQUEST = np.dtype(
         ("priority", "i8"),  # a client's number: vLLM takes 64 bits
         ("arrived", "f8"),  # Unix time
         ("began", "f8"),  # Unix time of the step that first took it in; 0 while there was none
+        ("preempted_at", "f8"),  # Unix time, while it waits to run again, as it was seen; else 0
+        ("waited_again_s", "f8"),  # after earlier preemptions, until it ran again
         ("prompt_tokens", "u4"),
         ("generated_tokens", "u4"),
         ("computed_tokens", "u4"),  # with KV in blocks

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from engine_host.machine_memory import CGROUP, total_and_free
 from engine_host.protocol.snapshot import Gpu
 from engine_host.telemetry.gpus import GpuReader
 
@@ -22,12 +23,6 @@ IDLE_GPU_BYTES = 1 << 30
 """Less is in use on a GPU that no engine is on: the driver's own, and a desktop."""
 
 _MOST_HOLDERS = 3
-_CGROUP = Path("/sys/fs/cgroup")
-_CGROUP_FILES = (
-    ("memory.max", "memory.current", "memory.stat"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-)
-"""Limit, use and details, of version 2 and version 1."""
 
 
 @dataclass(frozen=True)
@@ -123,13 +118,10 @@ def _held_on(gpu: Gpu, engine_pids: Collection[int]) -> int | None:
 
 
 def read_machine(
-    own_pids: Collection[int] = (), engine: Sequence[psutil.Process] = (), cgroup: Path = _CGROUP
+    own_pids: Collection[int] = (), engine: Sequence[psutil.Process] = (), cgroup: Path = CGROUP
 ) -> Device:
     """The machine's memory within the limit of its control group, as vLLM's CPU worker takes it."""
-    memory = psutil.virtual_memory()
-    total, free = memory.total, memory.available
-    if (limit := _cgroup_memory(cgroup)) is not None and limit[0] < total:
-        total, free = limit[0], min(free, max(0, limit[0] - limit[1]))
+    total, free = total_and_free(cgroup)
     return Device(
         name="this machine",
         total_bytes=total,
@@ -159,19 +151,6 @@ def _with_children(pids: Collection[int]) -> list[psutil.Process]:
             process = psutil.Process(pid)
             found |= {each.pid: each for each in (process, *process.children(recursive=True))}
     return list(found.values())
-
-
-def _cgroup_memory(cgroup: Path) -> tuple[int, int] | None:
-    """`(limit, used without page cache that can be dropped)`."""
-    for limit_name, used_name, stat_name in _CGROUP_FILES:
-        try:
-            limit = int((cgroup / limit_name).read_text())
-            used = int((cgroup / used_name).read_text())
-            stat = dict(line.split() for line in (cgroup / stat_name).read_text().splitlines())
-        except (OSError, ValueError):
-            continue  # no such file, or the word "max"
-        return limit, max(0, used - int(stat.get("inactive_file", stat.get("total_inactive_file", 0))))
-    return None
 
 
 def _largest(own_pids: Collection[int]) -> list[Holder]:

@@ -275,8 +275,8 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     age_s: float
     waited_s: float
-    """From its arrival to its first step; until now while that is not known. The scheduler tells of it at once; without
-    its word it is known with the first token."""
+    """From its arrival to its first step, and after each preemption until it ran again; until now while it waits. The
+    scheduler tells of it at once; without its word the first step is known with the first token, the rest not."""
     prompt_tokens: int | None = None
     generated_tokens: int | None = None
     max_tokens: int | None = None

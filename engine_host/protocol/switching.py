@@ -13,6 +13,8 @@ class PhaseName(StrEnum):
     """In the order of a reload; an overlap starts, probes and warms before it holds and carries."""
 
     PREFLIGHT = "preflight"
+    PREPARE = "prepare"
+    """Of a reload's start, what takes nothing of the device: the old engine serves meanwhile."""
     HOLD = "hold"
     CARRY = "carry"
     STOP = "stop"

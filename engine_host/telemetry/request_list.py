@@ -103,8 +103,7 @@ class RequestTable:
             case RequestOrder.AGE:
                 sizes = [now - request.arrived for request in front]
             case RequestOrder.WAITED:
-                began = self._told("began", np.zeros(len(front))).tolist()
-                sizes = [_waited_s(request, one, now) for request, one in zip(front, began, strict=True)]
+                return self._waited_s(np.arange(len(front)))
             case RequestOrder.PROMPT:
                 sizes = [request.prompt_tokens for request in front]
             case RequestOrder.GENERATED:
@@ -116,19 +115,29 @@ class RequestTable:
     def _rows(self, indexes: npt.NDArray[np.int64]) -> list[RequestRow]:
         at = self._at[indexes]
         told = self._records[_TOLD][at].tolist() if len(self._records) else []
-        began = self._told("began", np.zeros(len(self._known.front)))[indexes].tolist()
+        waited_s = self._waited_s(indexes).tolist()
         return [
-            self._row(index, began[row], dict(zip(_TOLD, told[row], strict=True)) if at[row] >= 0 else {})
+            self._row(index, waited_s[row], dict(zip(_TOLD, told[row], strict=True)) if at[row] >= 0 else {})
             for row, index in enumerate(indexes.tolist())
         ]
 
-    def _row(self, index: int, began: float, told: dict[str, int]) -> RequestRow:
+    def _waited_s(self, indexes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Until the first step, and after each preemption until it ran again."""
+        front, now, none = self._known.front, self._known.now, np.zeros(len(self._known.front))
+        began = self._told("began", none)[indexes].tolist()
+        first = [_until_begun_s(front[index], one, now) for index, one in zip(indexes.tolist(), began, strict=True)]
+        preempted_at = self._told("preempted_at", none)[indexes]
+        again = np.where(preempted_at > 0, np.maximum(0.0, now - preempted_at), 0.0)
+        waited_s: npt.NDArray[np.float64] = np.asarray(first) + again + self._told("waited_again_s", none)[indexes]
+        return waited_s
+
+    def _row(self, index: int, waited_s: float, told: dict[str, int]) -> RequestRow:
         request, state, now = self._known.front[index], RequestState(int(self.states[index])), self._known.now
         return RequestRow(
             id=request.id[:ID_CHARS].encode(errors="replace").decode(),  # half a surrogate pair is no UTF-8
             state=_NAMES[state],
             age_s=max(0.0, now - request.arrived),
-            waited_s=_waited_s(request, began, now),
+            waited_s=waited_s,
             prompt_tokens=request.prompt_tokens,
             generated_tokens=request.generated_tokens,
             max_tokens=request.max_tokens,
@@ -146,7 +155,7 @@ def id_of(record: Any) -> str:
     return bytes(record["id"]).decode(errors="ignore")
 
 
-def _waited_s(request: FrontRequest, began: float, now: float) -> float:
+def _until_begun_s(request: FrontRequest, began: float, now: float) -> float:
     """Until its first step, all of its age. vLLM tells of that step only with the first token, which of a long prompt
     is many steps later; until then `began` counts, the scheduler's word for it, 0 where it has given none."""
     if request.waited_s is not None:

@@ -65,7 +65,7 @@ class Row:
     host_gap_s: float | None
     """What the host says of it."""
     start_s: float | None
-    """Of the new engine."""
+    """Of the new engine, with its preparation."""
     took_s: float
     carried: int
 
@@ -119,7 +119,7 @@ async def one_switch(host: RealHost, silences: Silences, tier: str, name: str) -
         before_s=silences.longest_begun(began - QUIET_S, began),
         during_s=silences.longest(began, ended),
         host_gap_s=outcome.result["gap_s"],
-        start_s=took.get("start"),
+        start_s=took["start"] + took.get("prepare", 0.0) if "start" in took else None,
         took_s=outcome.result["took_s"],
         carried=outcome.result["carried"],
     )

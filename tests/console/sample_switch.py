@@ -187,6 +187,13 @@ def progress(elapsed_s: float = 42.0, **changes: Any) -> SwitchProgress:
     return msgspec.structs.replace(whole, **changes)
 
 
+def preparing() -> SwitchProgress:
+    """A reload whose new engine starts as far as it comes without the device."""
+    began = progress()
+    phases = [*began.phases[:1], SwitchPhase(name=PhaseName.PREPARE, at_s=TOOK[0], expected_s=12.0)]
+    return msgspec.structs.replace(began, elapsed_s=8.0, phases=phases)
+
+
 def switching(under_way: SwitchProgress | None = None) -> Snapshot:
     """No engine between the old and the new one; what comes is held at the gate."""
     return sample.serving(

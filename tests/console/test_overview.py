@@ -82,6 +82,14 @@ def test_an_idle_host_shows_dashes_where_nothing_is_known():
     assert "none" in text  # no latency samples in the window
 
 
+def test_of_several_engine_cores_the_gauge_says_which_it_is_of():
+    base = sample.serving()
+    some = msgspec.structs.replace(base.kv, usage=0.29, usage_by_engine=[0.29, 0.23])
+    assert "29.0 %  in the fullest of 2" in page(msgspec.structs.replace(base, kv=some))
+    one = msgspec.structs.replace(base.kv, usage=0.97, usage_by_engine=[0.97, 0.23])
+    assert "97.0 %  ▲ FULL  1 of 2 cores" in page(msgspec.structs.replace(base, kv=one))
+
+
 def test_a_hung_engine_is_named_though_the_state_is_serving():
     assert "HUNG: requests run, no token for 42 s" in page(sample.hung())
     stuck = sample.serving(queue=Queue(running=0, waiting=4, stalled=True, stalled_reason="stuck"))
@@ -166,6 +174,11 @@ def test_a_switch_is_told_to_everybody_with_its_phase_and_how_long_it_takes():
                  "start: loading weights   37 s of about 1m24s", "14 wait at the gate", "Events"):  # fmt: skip
         assert what in text
     assert "KV cache" not in text
+
+
+def test_what_an_engine_does_that_is_prepared_for_a_reload_is_told():
+    text = page(sample_switch.switching(sample_switch.preparing()))
+    assert "prepare: loading weights   6 s of about 12 s" in text
 
 
 def test_while_the_old_engine_serves_on_its_gauges_stay():

@@ -274,6 +274,11 @@ def test_progress_shows_every_phase_with_elapsed_and_expected_time():
         assert what in text
 
 
+def test_progress_shows_what_an_engine_does_that_is_prepared_for_a_reload():
+    text = page(desk(view=View.SWITCH), state_of(sample_switch.switching(sample_switch.preparing())))
+    assert "▸ prepare" in text and "6.16 s of 12 s" in text and "loading weights" in text
+
+
 def test_what_can_no_longer_be_cancelled_is_not_offered():
     late = state_of(sample_switch.switching(sample_switch.progress(can_cancel=False)))
     found = desk(view=View.SWITCH)

@@ -421,11 +421,21 @@ async def test_the_keys_of_vi_move_too(keys, chosen):
         assert running.screen.desk.chosen == chosen
 
 
-async def test_the_list_is_read_again_on_coming_back_to_it():
+async def test_the_list_is_read_again_on_coming_back_to_it(until):
     running = app(sample.serving())
+
+    def times_read() -> int:
+        running.draw()  # as every second
+        return [method for method, _ in running.script.read].count("profiles.list")
+
     async with running.run_test(size=SIZE) as pilot:
-        await go(pilot, "5", "1", "5")
-    assert [method for method, _ in running.script.read].count("profiles.list") == 2
+        await go(pilot, "5")
+        await until(times_read)
+        await go(pilot, "1")
+        await until(lambda: isinstance(running.screen, OverviewScreen))
+        before = times_read()
+        await go(pilot, "5")
+        await until(lambda: times_read() > before)
 
 
 async def test_an_unchanged_page_repaints_nothing(monkeypatch):

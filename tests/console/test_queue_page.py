@@ -287,7 +287,7 @@ def test_the_detail_tells_all_of_one_request():
         "chatcmpl-171560750005",
         "33 s, of which it waited 1.67 s",
         "1,085 tokens, 1,024 of them found in the prefix cache (94.4 %)",
-        "1,033 tokens of 8,192 at most   32.6 /s since it began",
+        "1,033 tokens of 8,192 at most   32.6 /s while it ran",
         "125, 0.21 % of all 60,412",
         "preempted  1 time\n",
         "1,333 tokens drafted, 933 accepted: acceptance 70.0 %",

@@ -36,10 +36,13 @@ class Seen:
         return self.texts, self.finish, counts, self.logprob_tokens
 
 
-async def ask(http: httpx.AsyncClient, url: str, kind: str, path: str, body: dict[str, Any]) -> Seen:
-    """Send one request, streamed if its body says so."""
+async def ask(
+    http: httpx.AsyncClient, url: str, kind: str, path: str, body: dict[str, Any], seen: Seen | None = None
+) -> Seen:
+    """Send one request, streamed if its body says so. `seen` can be looked at meanwhile."""
     body = {"model": "smollm2", "temperature": 0, **body}
-    seen = Seen(kind, is_greedy=body["temperature"] == 0)
+    seen = Seen(kind) if seen is None else seen
+    seen.is_greedy = body["temperature"] == 0
     if body.get("stream"):
         body["stream_options"] = {"include_usage": True}
         await _stream(http, url + path, body, seen)

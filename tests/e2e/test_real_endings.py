@@ -1,7 +1,7 @@
 """Ends of a host that need their own start: a second signal, a profile the engine cannot run.
 
-Four of these hosts start at once, before the first test: a start is mostly imports, one after the other, and leaves
-half of a small machine idle.
+They start beside one another, four before the first test and two before the last but one: a start is mostly imports,
+one after the other, and leaves half of a small machine idle.
 """
 
 from __future__ import annotations
@@ -103,28 +103,34 @@ def test_a_second_signal_forces_and_leaves_no_child(begun: Begun) -> None:
     until(lambda: not alive(family), 10, "no process left")
 
 
-def test_a_signal_during_the_start_ends_it_at_once(tmp_path: Path) -> None:
-    host = RealHost(tmp_path, HERE / "engine.toml").start()
+@pytest.fixture(scope="module")
+def starting(tmp_path_factory: pytest.TempPathFactory, model: None) -> Iterator[tuple[RealHost, RealHost]]:
+    """Two that have only just begun: one that is interrupted at once, and one that gets as far as its workers."""
+    hosts = [RealHost(tmp_path_factory.mktemp("starting"), HERE / "engine.toml").start() for _ in range(2)]
     try:
-        until(lambda: host.status().get("state") == "starting", 30, "the socket answers while the engine loads")
-        family = [*until(host.children, 120, "an engine process"), psutil.Process(host.process.pid)]
-        host.process.send_signal(signal.SIGINT)
-        assert host.process.wait(30) == 0
-        until(lambda: not alive(family), 10, "no process left")
+        yield hosts[0], hosts[1]
     finally:
-        host.end()
+        for host in hosts:
+            host.end()
 
 
-def test_a_killed_host_leaves_no_process_behind(tmp_path: Path) -> None:
-    host = RealHost(tmp_path, HERE / "engine.toml").start()
-    try:
-        pid = until(lambda: host.status().get("host", {}).get("pid"), 30, "the host's pid")
-        family = until(lambda: (c := host.children()) and len(c) >= 2 and c, 120, "an engine process")
-        left = until(lambda: len(found := host.leftovers()) >= 3 and found, 120, "shared memory and sockets")
-        psutil.Process(pid).kill()
-        assert host.process.wait(20) == 1
-        assert "killed by SIGKILL" in host.stderr()
-        until(lambda: not alive(family), 10, "no process left")
-        assert not [path for path in left if path.exists()]
-    finally:
-        host.end()
+def test_a_signal_during_the_start_ends_it_at_once(starting: tuple[RealHost, RealHost]) -> None:
+    host = starting[0]
+    until(lambda: host.status().get("state") == "starting", 60, "the socket answers while the engine loads")
+    family = [*until(host.children, 120, "an engine process"), psutil.Process(host.process.pid)]
+    host.process.send_signal(signal.SIGINT)
+    assert host.process.wait(30) == 0
+    until(lambda: not alive(family), 10, "no process left")
+
+
+def test_a_killed_host_leaves_no_process_behind(starting: tuple[RealHost, RealHost]) -> None:
+    host = starting[1]
+    pid = until(lambda: host.status().get("host", {}).get("pid"), 60, "the host's pid")
+    left = until(lambda: len(found := host.leftovers()) >= 3 and found, START_S, "shared memory and sockets")
+    family = host.children()
+    assert len(family) >= 3, "the host, its engine core and a worker"
+    psutil.Process(pid).kill()
+    assert host.process.wait(20) == 1
+    assert "killed by SIGKILL" in host.stderr()
+    until(lambda: not alive(family), 10, "no process left")
+    assert not [path for path in left if path.exists()]

@@ -127,16 +127,17 @@ async def test_a_snapshot_under_load_agrees_with_vllms_gauges(host: RealHost) ->
     seen_enough = asyncio.Event()
 
     async def ask_until_seen(client: httpx.AsyncClient, n: int) -> None:
-        """One request after another, however fast this machine answers them."""
-        body = completion(f"Story {n}: once upon a time", max_tokens=250, ignore_eos=True)
+        """One request after another, however fast this machine answers them, and no two clients in step."""
+        body = completion(f"Story {n}: once upon a time", max_tokens=80 + 7 * n, ignore_eos=True)
         while not seen_enough.is_set():
             answer = await client.post(f"{host.url}/v1/completions", json=body)
             assert answer.status_code == 200, answer.text
 
     def busy() -> tuple[dict[str, Any], dict[str, float]] | None:
-        now, metrics = host.status(), host.metrics()
+        now, metrics, again = host.status(), host.metrics(), host.status()
         is_busy = now["queue"]["running"] >= 8 and now["kv"]["usage"] > 0.1
-        return (now, metrics) if is_busy and metrics["vllm:num_requests_running"] >= 8 else None
+        is_steady = abs(again["kv"]["usage"] - now["kv"]["usage"]) < 0.1
+        return (now, metrics) if is_busy and is_steady and metrics["vllm:num_requests_running"] >= 8 else None
 
     async with httpx.AsyncClient(timeout=240) as client:
         load = [asyncio.create_task(ask_until_seen(client, n)) for n in range(12)]
@@ -165,15 +166,10 @@ def test_clients_that_hang_up_leave_no_running_request_behind(host: RealHost) ->
 def test_the_start_of_the_engine_answers_the_check_of_its_profile_as_a_process_would(host: RealHost) -> None:
     learned = json.loads((host.home / "state" / "preflight-answers.json").read_text())["answers"]
     assert len(learned) == 2, "the names that vLLM takes, and the configuration"
-    asked = host.console("profiles", "check", host.profile.stem, "--on-host", "--json")
-    alone = subprocess.run(
-        [sys.executable, "-m", "engine_host.cli", "check", str(host.profile), "--json"],
-        env=host.environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    told, fresh = json.loads(asked.stdout), json.loads(alone.stdout)
+    check = [sys.executable, "-m", "engine_host.cli", "check", str(host.profile), "--json"]
+    with subprocess.Popen(check, env=host.environment, stdout=subprocess.PIPE, text=True) as alone:
+        asked = host.console("profiles", "check", host.profile.stem, "--on-host", "--json")
+        told, fresh = json.loads(asked.stdout), json.loads(alone.communicate(timeout=120)[0])
     measured = ("memory.", "port.")
 
     def lasting(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -211,7 +207,7 @@ async def test_a_killed_engine_core_is_dead_within_a_second_and_clients_get_503(
     core = psutil.Process(host.status()["engine"]["core_pids"][0])
     family = [core, *core.children(recursive=True)]
     async with httpx.AsyncClient(timeout=240) as client:
-        body = completion("Once upon a time", max_tokens=600, ignore_eos=True)
+        body = completion("Once upon a time", max_tokens=900, ignore_eos=True)
         load = [asyncio.create_task(client.post(f"{host.url}/v1/completions", json=body)) for _ in range(4)]
         await asyncio.to_thread(until, lambda: host.status()["queue"]["running"] == 4, 60, "load running")
         left = host.leftovers()
@@ -280,7 +276,8 @@ def test_an_operator_brings_it_back_with_restart(host: RealHost) -> None:
 def test_ctrl_c_drains_lets_the_stream_finish_and_leaves_nothing_behind(host: RealHost) -> None:
     family = [*host.children(), psutil.Process(host.process.pid)]
     left, said = host.leftovers(), len(host.stderr())
-    body = completion("Once upon a time", max_tokens=900, ignore_eos=True, stream=True)
+    host.draft(0)
+    body = completion("Once upon a time", max_tokens=400, ignore_eos=True, stream=True)
     with httpx.stream("POST", f"{host.url}/v1/completions", json=body, timeout=120) as response:
         lines = response.iter_lines()
         next(lines)

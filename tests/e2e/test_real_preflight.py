@@ -24,11 +24,11 @@ from engine_host.profiles import Profile, load_profile
 from engine_host.protocol.events import Severity
 from tests.unit.preflight.models import make_model
 
+from .real_host import free_port
+
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 
 MODEL = Path("~/.cache/vllm-console/models/SmolLM2-135M-Instruct").expanduser()
-FREE_PORT = 18473
-
 
 Build = Callable[[Path], Profile]
 BUILDS: list[Build] = []
@@ -58,7 +58,7 @@ def written(tmp_path: Path, engine: str, speculation: str = "") -> Profile:
     table = f"[engine.speculative_config]\n{speculation}\n" if speculation else ""
     path = tmp_path / "some.toml"
     path.write_text(
-        f'schema = 1\n[engine]\nmodel = "{MODEL}"\nblock_size = 32\n{engine}\n{table}[server]\nport = {FREE_PORT}\n'
+        f'schema = 1\n[engine]\nmodel = "{MODEL}"\nblock_size = 32\n{engine}\n{table}[server]\nport = {free_port()}\n'
     )
     return load_profile(path)
 

@@ -5,7 +5,8 @@ promises share a switch. The order of the file spares switches: each test begins
 leaves, and goes there first when it does not find it.
 
 No test depends on how fast the machine is. What is to be in flight when a switch takes the requests is long, the switch
-is asked for at the socket, and its check is known by then.
+is asked for at the socket, and its check is known by then. A reload that prepares its engine takes them long after it
+was asked for; so where requests have to be in a certain state then, it goes to `late`, which is not prepared.
 """
 
 from __future__ import annotations
@@ -57,7 +58,11 @@ def host(tmp_path_factory: pytest.TempPathFactory, model: None) -> Iterator[Real
     os.environ["VLLM_CONSOLE_TEST_BROKEN_MODEL"] = str(broken_model(home / "broken-model"))
     with serving(home, PROFILES / "a.toml", f"--profiles-dir={PROFILES}") as real:
         with ThreadPoolExecutor(max_workers=2) as threads:
-            forecasts = list(threads.map(real.foresee, ["b", "drafts", "oom", "dies", "noprobe", "hangs", "badmodel"]))
+            forecasts = list(
+                threads.map(
+                    real.foresee, ["b", "late", "later", "drafts", "oom", "dies", "noprobe", "hangs", "badmodel"]
+                )
+            )
         assert all(forecast["ok"] for forecast in forecasts), forecasts
         yield real
 
@@ -70,6 +75,16 @@ def broken_model(path: Path) -> Path:
     config["num_hidden_layers"] += 1
     (path / "config.json").write_text(json.dumps(config))
     return path
+
+
+def load_of(host: RealHost) -> dict[str, float]:
+    now = host.status()
+    return {"running": now["queue"]["running"], "waiting": now["queue"]["waiting"], "usage": now["kv"]["usage"]}
+
+
+def weights_loaded(host: RealHost) -> int:
+    """How many engines of this host have begun to load weights: a few seconds before they can serve."""
+    return (host.home / "state" / "engine.log").read_text(errors="replace").count("Starting to load model")
 
 
 Request = tuple[str, str, dict[str, Any]]
@@ -98,15 +113,19 @@ async def on_profile(host: RealHost, name: str) -> None:
 
 
 async def in_flight(host: RealHost, requests: int, having_generated: int = 1) -> None:
-    """Wait until that many requests are with the engine and tokens flow."""
-    before = host.status()["throughput"]["generation_tokens_total"]
+    """Wait until that many requests run, and have generated so many tokens since they all do."""
+    before: int | None = None
 
     def are() -> bool:
+        nonlocal before
         now = host.status()
-        tokens = now["throughput"]["generation_tokens_total"] - before
-        return bool(now["queue"]["running"] >= requests and tokens >= having_generated)
+        tokens = now["throughput"]["generation_tokens_total"]
+        if now["queue"]["running"] < requests:
+            return False
+        before = tokens if before is None else before
+        return bool(tokens >= before + having_generated)
 
-    await asyncio.to_thread(until, are, 60, f"{requests} requests running")
+    await asyncio.to_thread(until, are, 60, f"{requests} requests running", 0.01)
 
 
 def failures(answers: list[Seen]) -> list[tuple[str, int, str | None]]:
@@ -116,7 +135,7 @@ def failures(answers: list[Seen]) -> list[tuple[str, int, str | None]]:
 @asynccontextmanager
 async def storytellers(host: RealHost, *, until_left: bool = True) -> AsyncIterator[list[asyncio.Task[list[Told]]]]:
     """Four clients that ask for one story after the other until the block is left, and hear the last one out; or for
-    one story each."""
+    one story each. No two stories are of one length: all four would end in the same step."""
     is_over = asyncio.Event()
     if not until_left:
         is_over.set()
@@ -124,7 +143,7 @@ async def storytellers(host: RealHost, *, until_left: bool = True) -> AsyncItera
     async def stories(http: httpx.AsyncClient, client: int) -> list[Told]:
         told: list[Told] = []
         for number in itertools.count():
-            request = story(10 * client + number, 300)
+            request = story(10 * client + number, 200 + 23 * client)
             told.append((request, await ask(http, host.url, *request)))
             if is_over.is_set() or failures([told[-1][1]]):
                 return told
@@ -165,20 +184,22 @@ async def test_forty_mixed_requests_survive_a_switch_there_and_back(host: RealHo
         unswitched = await ask_all(host.url, requests, http)
         assert not failures(unswitched)
         load = asyncio.create_task(ask_all(host.url, requests, http))
-        await in_flight(host, 40, having_generated=100)
-        there = await asyncio.to_thread(host.switch_at_once, "b", "reload")
+        await in_flight(host, 36, having_generated=100)
+        there = await asyncio.to_thread(host.switch_at_once, "late", "reload")
         back = await switched(host, "a", "--tier", "reload")
         seen = await load
     assert_switched(there, "reload")
     assert there["carried"] >= 20, there
     assert_switched(back.result, "reload")
     assert back.exit_code == 0, back
+    took = {phase["name"]: phase["took_s"] for phase in back.result["phases"]}
+    assert took["prepare"] > took["start"], "most of a start is done while the old engine serves"
     assert not failures(seen)
     for before, after in zip(unswitched, seen, strict=True):
         assert after.content == before.content, after.kind
-    now = host.status()
-    assert now["profile"]["name"] == "a"
-    assert (now["queue"]["running"], now["queue"]["waiting"], now["kv"]["usage"]) == (0, 0, 0)
+    assert host.status()["profile"]["name"] == "a"
+    idle = {"running": 0, "waiting": 0, "usage": 0}
+    until(lambda: load_of(host) == idle, 30, f"{idle}")
 
 
 async def test_each_class_of_request_that_cannot_be_carried_is_replayed_or_ends_with_a_clear_error(
@@ -205,7 +226,7 @@ async def test_each_class_of_request_that_cannot_be_carried_is_replayed_or_ends_
         unswitched = await ask_all(host.url, whole, http)
         load = asyncio.create_task(ask_all(host.url, [*whole, *streamed], http))
         await in_flight(host, 9, having_generated=40)
-        under_way = asyncio.create_task(asyncio.to_thread(host.switch_at_once, "b", "reload", 0.3))
+        under_way = asyncio.create_task(asyncio.to_thread(host.switch_at_once, "late", "reload", 0.3))
 
         # Meanwhile: those who arrive wait, one of them leaves, and a second operator hears who switches.
         await asyncio.to_thread(until, lambda: host.switch_phase() == "start", 60, "the new engine starting")
@@ -228,7 +249,7 @@ async def test_each_class_of_request_that_cannot_be_carried_is_replayed_or_ends_
     for stream in cut_off:
         assert stream.status == 200 and stream.texts, stream.kind
         assert "could not go on in the new engine" in (stream.error or ""), stream
-    assert refused.exit_code == 4 and "switching a → b since" in refused.stderr
+    assert refused.exit_code == 4 and "switching a → late since" in refused.stderr
     assert "SWITCHING" in status.stdout
     for answer in waited:
         assert answer.status == 200 and "Paris" in answer.texts[0]
@@ -237,14 +258,14 @@ async def test_each_class_of_request_that_cannot_be_carried_is_replayed_or_ends_
 
 async def test_a_request_that_cannot_be_carried_finishes_within_the_drain_time(host: RealHost) -> None:
     """A stream with a grammar, in the middle of its answer; a stream that can be carried goes on meanwhile."""
-    await on_profile(host, "b")
+    await on_profile(host, "late")
     chat = [{"role": "user", "content": "List fifteen people as JSON."}]
     grammar = {"messages": chat, "max_tokens": 400, "response_format": PEOPLE, "stream": True}
     async with client() as http:
         requests = [("grammar", "/v1/chat/completions", grammar), story(1, 500)]
         load = asyncio.create_task(ask_all(host.url, requests, http))
         await in_flight(host, 2, having_generated=20)
-        result = await asyncio.to_thread(host.switch_at_once, "a", "reload", 200)
+        result = await asyncio.to_thread(host.switch_at_once, "later", "reload", 200)
         people, tale = await load
     assert_switched(result, "reload")
     assert (result["drained"], result["carried"]) == (1, 1), result
@@ -254,10 +275,22 @@ async def test_a_request_that_cannot_be_carried_finishes_within_the_drain_time(h
 
 
 async def test_running_streams_go_over_to_an_engine_that_started_beside_theirs(host: RealHost) -> None:
-    """The old engine answers one story after another while the new one starts; the last of each client go over."""
-    await on_profile(host, "a")
+    """The old engine answers while the new one starts. Four clients come when that one loads its weights, since they
+    would only make it slow before, and ask for one story after another; the last of each go over."""
+    await on_profile(host, "later")
+    loaded_before = weights_loaded(host)
+    short = {"prompt": "The capital of France is", "max_tokens": 8}
+    async with client() as http:
+        switching = asyncio.create_task(switched(host, "drafts", "--tier", "overlap"))
+        answers = list[Seen]()
+        while weights_loaded(host) == loaded_before and not switching.done():
+            answers.append(await ask(http, host.url, "short", "/v1/completions", short))
+            await asyncio.sleep(0.2)
     async with storytellers(host) as load:
-        result = await asyncio.to_thread(host.switch_at_once, "drafts", "overlap")
+        outcome = await switching
+    assert outcome.exit_code == 0, outcome
+    result = outcome.result
+    assert len(answers) >= 5 and not failures(answers)
     told = [task.result() for task in load]
     requests, last = zip(*(stories[-1] for stories in told), strict=True)
     async with client() as http:
@@ -265,7 +298,9 @@ async def test_running_streams_go_over_to_an_engine_that_started_beside_theirs(h
     assert_switched(result, "overlap")
     assert not failures([*(seen for stories in told for _, seen in stories), *unswitched])
     assert result["carried"] >= 3, result
-    assert result["gap_s"] < 3.0
+    # Without an engine beside it a stream would be silent for the whole start.
+    start_s = next(phase["took_s"] for phase in result["phases"] if phase["name"] == "start")
+    assert result["gap_s"] < max(3.0, start_s / 3), result
     assert [seen.content for seen in last] == [seen.content for seen in unswitched]
 
 
@@ -273,13 +308,14 @@ async def test_a_change_that_the_running_engine_takes_is_not_noticed_by_a_stream
     await on_profile(host, "drafts")
     host.foresee("patient")
     engine = host.status()["engine"]["generation"]
+    host.draft(0)
     async with client() as http:
-        load = asyncio.create_task(ask_all(host.url, [story(n, 250) for n in range(2)], http))
+        load = asyncio.create_task(ask_all(host.url, [story(n, 400) for n in range(2)], http))
         await in_flight(host, 2)
         result = await asyncio.to_thread(host.switch_at_once, "patient")
         assert not load.done()
         for seen in await load:
-            assert (seen.status, seen.error, seen.usage["completion_tokens"]) == (200, None, 250)
+            assert (seen.status, seen.error, seen.usage["completion_tokens"]) == (200, None, 400)
     assert_switched(result, "live")
     now = host.status()
     assert (now["profile"]["name"], now["engine"]["generation"]) == ("patient", engine)
@@ -300,11 +336,18 @@ async def test_a_switch_that_fails_rolls_back_and_loses_nothing(
 ) -> None:
     family = len(host.children())
     before = host.status()["profile"]["name"]
-    # An overlap that fails does not touch the engine that serves: a load to its end would only make its start slow.
-    async with storytellers(host, until_left=tier == "reload") as load:
-        outcome = await switched(host, name, "--tier", tier)
-    for _, seen in itertools.chain.from_iterable(task.result() for task in load):
-        assert (seen.status, seen.error, seen.usage.get("completion_tokens")) == (200, None, 300)
+    if tier == "reload":
+        async with storytellers(host) as load:
+            outcome = await switched(host, name, "--tier", tier)
+    else:
+        # It does not touch the engine that serves: a load to its end would only make its start slow.
+        switching = asyncio.create_task(switched(host, name, "--tier", tier))
+        await asyncio.to_thread(until, lambda: host.switch_phase() == "start", 60, "the new engine starting")
+        async with storytellers(host, until_left=False) as load:
+            outcome = await switching
+    for request, seen in itertools.chain.from_iterable(task.result() for task in load):
+        tokens = request[2]["max_tokens"]
+        assert (seen.status, seen.error, seen.usage.get("completion_tokens")) == (200, None, tokens)
     assert tier == "overlap" or outcome.result["carried"] >= 3, outcome
     assert outcome.exit_code == 1, outcome
     assert outcome.result["outcome"] == "rolled_back"
@@ -339,6 +382,8 @@ def test_after_all_that_nothing_is_left_behind(host: RealHost) -> None:
 def test_a_stop_without_a_drain_is_quick_and_tells_clients_that_their_answer_is_not_finished(host: RealHost) -> None:
     """And whatever the engines of all these switches put down is gone with the host."""
     left = host.leftovers()
+    if "speculative_tokens" in host.status()["dials"]:
+        host.draft(0)
     body = {"model": "smollm2", "prompt": "Once", "max_tokens": 900, "ignore_eos": True}
     with ThreadPoolExecutor() as threads, httpx.Client(base_url=host.url, timeout=120) as http:
         whole = threads.submit(http.post, "/v1/completions", json=body)
@@ -352,6 +397,6 @@ def test_a_stop_without_a_drain_is_quick_and_tells_clients_that_their_answer_is_
         assert "before this answer was finished" in answer.json()["error"]["message"]
         assert any("before this answer was finished" in line for line in rest[-2:]), rest[-2:]
     assert stopped.result().returncode == 0
-    assert json.loads(stopped.result().stdout)["took_s"] < 5
+    assert json.loads(stopped.result().stdout)["took_s"] < 10
     assert host.process.wait(10) == 0
     assert len(left) >= 3 and not [path for path in left if path.exists()]

@@ -64,6 +64,10 @@ class ScriptedEngine:
 
     start_error: str | None = None
     start_hangs: bool = False
+    prepare_error: str | None = None
+    prepare_hangs: bool = False
+    """Until `go_on`."""
+    is_prepared: bool = False
     is_dead: bool = False
     by_signal: bool = False
     unfinished: int = 0
@@ -88,7 +92,15 @@ class ScriptedEngine:
     ahead_hangs: bool = False
     computed_ahead_s: float | None = None
     """What it was given for it; None: it was not asked."""
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
     _released: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def prepare(self, sink: StepSink) -> None:
+        self.is_prepared = True
+        if self.prepare_hangs:
+            await self.go_on.wait()
+        if self.prepare_error is not None:
+            raise EngineStartError(self.prepare_error)
 
     async def start(self, sink: StepSink) -> None:
         self.sink = sink

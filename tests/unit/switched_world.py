@@ -44,6 +44,24 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(last_words, "LAST_WORDS_S", 0.0)
 
 
+class Client:
+    """One request to the API."""
+
+    def __init__(self, world: World, method: str = "POST") -> None:
+        self.sent: list[Any] = []
+        self.answered = asyncio.create_task(
+            world.entry({"type": "http", "method": method}, asyncio.Event().wait, self._take)
+        )
+
+    async def _take(self, message: Any) -> None:
+        self.sent.append(message)
+
+    async def status(self) -> int:
+        async with asyncio.timeout(10):
+            await self.answered
+        return int(self.sent[0]["status"])
+
+
 @asynccontextmanager
 async def serving(*engines: ScriptedEngine) -> AsyncIterator[World]:
     world = World(*engines)

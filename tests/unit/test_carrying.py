@@ -188,6 +188,19 @@ async def test_a_carried_request_has_waited_what_it_waited_where_it_began(has_be
     assert stats.scheduled_ts - stats.queued_ts == pytest.approx(2.0 if has_begun else 10.0, abs=0.5)
 
 
+async def test_a_release_that_keeps_its_times_otherwise_is_switched_all_the_same() -> None:
+    class Slotted:
+        __slots__ = ("arrival_time", "queued_ts")
+
+    slotted = Slotted()
+    slotted.arrival_time, slotted.queued_ts = time.time(), 0.0
+    for stats in (SimpleNamespace(), slotted):
+        carried, llm = state(), Llm()
+        carried.stats = stats
+        await carry.adopt(Ledger(llm), llm, [CarriedRequest("r", carried, request(), is_replayed=False)])
+        assert len(llm.engine_core.sent) == 1
+
+
 @pytest.mark.parametrize("answer", ["never", "raises"])
 async def test_a_core_that_does_not_stop_its_scheduler_does_not_stop_the_switch(
     answer: str, monkeypatch: pytest.MonkeyPatch

@@ -13,13 +13,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 from engine_host.engine.port import Death
-from engine_host.engine.vllm.core_processes import CoresAtStart, StartedChildren
+from engine_host.engine.vllm.core_processes import (
+    CoresAtStart,
+    StartedChildren,
+    death_of,
+    has_lost_one_of_several,
+)
 from engine_host.preflight.child import ask_child
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -46,6 +52,34 @@ def is_there(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
+
+
+def llm_with(*exitcodes: int | None) -> Any:
+    """An engine whose cores, with pids from 1, run (None) or have ended so."""
+    processes = [SimpleNamespace(pid=pid, exitcode=code) for pid, code in enumerate(exitcodes, 1)]
+    return SimpleNamespace(
+        engine_core=SimpleNamespace(resources=SimpleNamespace(engine_manager=SimpleNamespace(processes=processes)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("exitcodes", "is_lost", "text"),
+    [
+        ([None], False, None),
+        ([-signal.SIGKILL], False, "the engine core (pid 1) was killed by SIGKILL"),  # vLLM says so at once
+        ([None, None], False, None),
+        ([None, -signal.SIGKILL], True, "the engine core (pid 2) was killed by SIGKILL"),
+        ([-signal.SIGTERM, 1], True, "the engine core (pid 2) ended with exit code 1"),
+        ([-signal.SIGTERM, None], True, "the engine core (pid 1) was killed by SIGTERM"),
+    ],
+)
+def test_one_core_of_several_that_has_ended_is_noticed_and_named(
+    exitcodes: list[int | None], is_lost: bool, text: str | None
+) -> None:
+    llm = llm_with(*exitcodes)
+    assert has_lost_one_of_several(llm) is is_lost
+    death = death_of(llm)
+    assert (death.text if death is not None else None) == text
 
 
 class Family:

@@ -151,7 +151,7 @@ async def test_a_stream_of_the_responses_api_that_fails_ends_with_an_error_event
         headers = [(b"Content-Type", b"text/event-stream; charset=utf-8")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"event: response.created\n\n", "more_body": True})
-        raise error
+        raise RuntimeError("Caught handled exception, but response already started.") from error
 
     entry = Entry()
     entry.attach(breaks)

@@ -15,7 +15,7 @@ from engine_host.protocol.snapshot import State
 from engine_host.protocol.switching import Outcome, PhaseName, SwitchResult
 
 from .scripted_engine import ScriptedEngine, ScriptedStream
-from .switched_world import OTHER, OTHER_MODEL, Checked, serving, switch
+from .switched_world import OTHER, OTHER_MODEL, Checked, Client, serving, switch
 from .switched_world import fast as fast
 from .world import World
 
@@ -43,7 +43,7 @@ async def test_a_reload_carries_the_streams_and_tells_each_phase(tmp_path: Path)
     async with serving(old, new) as world:
         result = await switch(world, tmp_path=tmp_path)
         assert (result.outcome, result.tier, result.carried) == (Outcome.SWITCHED, Tier.RELOAD, 2)
-        assert names(result) == ["preflight", "hold", "carry", "stop", "start", "probe", "release"]
+        assert names(result) == ["preflight", "prepare", "hold", "carry", "stop", "start", "probe", "release"]
         assert result.gap_s is not None and result.gap_s < 5
         assert all(stream.went_on_in == [new] for stream in streams)
         assert old.stopped_with and old.successor is new
@@ -51,6 +51,46 @@ async def test_a_reload_carries_the_streams_and_tells_each_phase(tmp_path: Path)
         await world.until(lambda: old.is_app_closed)
         assert world.states.count(State.SWITCHING) == 1
         assert list(world.data["switch.switched"]["phases"]) == names(result)
+
+
+async def test_a_reload_prepares_the_new_engine_while_the_old_one_serves(tmp_path: Path) -> None:
+    stream = ScriptedStream("one")
+    old, new = ScriptedEngine(streams=[stream]), ScriptedEngine(prepare_hangs=True)
+    async with serving(old, new) as world:
+        under_way = asyncio.create_task(switch(world, tmp_path=tmp_path))
+        await world.until(lambda: new.is_prepared)
+        assert world.lifecycle.engine is old and old.streams == [stream] and not old.stopped_with
+        assert await Client(world).status() == 200, "nobody waits at the gate yet"
+        new.go_on.set()
+        result = await under_way
+        assert result.outcome is Outcome.SWITCHED and stream.went_on_in == [new]
+        assert world.made == [old, new] and world.lifecycle.generation == 2, "one start, in two parts"
+
+
+async def test_a_reload_whose_engine_cannot_be_prepared_leaves_the_old_one_serving_untouched(tmp_path: Path) -> None:
+    stream = ScriptedStream("one")
+    old, broken = ScriptedEngine(streams=[stream]), ScriptedEngine(prepare_error="no such architecture")
+    async with serving(old, broken) as world:
+        result = await switch(world, tmp_path=tmp_path)
+        assert (result.outcome, result.gap_s) == (Outcome.ROLLED_BACK, None)
+        assert result.text == "b did not start beside a, which goes on: no such architecture"
+        assert world.lifecycle.engine is old and old.streams == [stream] and not old.stopped_with
+        assert broken.stopped_with and world.lifecycle.state is State.SERVING
+
+
+async def test_without_an_old_engine_there_is_nothing_to_prepare_beside(tmp_path: Path) -> None:
+    new = ScriptedEngine()
+    world = World(ScriptedEngine(), ScriptedEngine(start_error="x"), new, pause_s=60.0)
+    run = asyncio.create_task(world.lifecycle.run())
+    await world.until_state(State.SERVING)
+    world.made[0].is_dead = True
+    await world.until_state(State.DEAD)
+    await world.until(lambda: world.lifecycle.engine is None)
+    world.engines = [new]
+    result = await switch(world, tmp_path=tmp_path)
+    assert result.outcome is Outcome.SWITCHED and not new.is_prepared and "prepare" not in names(result)
+    await world.lifecycle.stop(0.0)
+    await run
 
 
 async def test_an_overlap_starts_the_new_engine_before_it_touches_the_old(tmp_path: Path) -> None:
@@ -63,6 +103,23 @@ async def test_an_overlap_starts_the_new_engine_before_it_touches_the_old(tmp_pa
         assert stream.went_on_in == [new]
         assert world.told == ["serving", "serving"]
         assert new.computed_ahead_s is not None and result.phases[3].note == "1 computed ahead"
+
+
+async def test_the_old_engine_of_an_overlap_ends_while_the_new_one_takes_over(tmp_path: Path) -> None:
+    """Its idle processes take time from the new ones on the same cores."""
+    stream = ScriptedStream("one")
+    old, new = ScriptedEngine(streams=[stream]), ScriptedEngine()
+    async with serving(old, new) as world:
+        adopt = new.adopt
+
+        async def adopts_when_it_has_ended(*arguments: Any) -> Any:
+            await world.until(lambda: bool(old.stopped_with))
+            return await adopt(*arguments)
+
+        new.adopt = adopts_when_it_has_ended  # type: ignore[method-assign]
+        result = await switch(world, tmp_path=tmp_path, checked=Checked(fits_beside=True))
+        assert result.outcome is Outcome.SWITCHED and stream.went_on_in == [new]
+        assert len(old.stopped_with) == 1
 
 
 async def test_only_live_settings_change_without_touching_the_engine(tmp_path: Path) -> None:
@@ -120,6 +177,20 @@ async def test_an_overlap_that_fails_leaves_the_old_engine_serving_untouched(tmp
         assert result.outcome is Outcome.ROLLED_BACK and "no room" in result.text
         assert world.lifecycle.engine is old and old.streams == [stream] and not old.stopped_with
         assert old.has_metrics
+
+
+async def test_the_deadline_of_a_start_counts_its_preparation(tmp_path: Path) -> None:
+    from engine_host.profiles import build_profile
+
+    impatient = build_profile(
+        {"schema": 1, "engine": {"model": "scripted/model", "seed": 1}, "switch": {"start_deadline_s": 1}},
+        Path("e.toml"),
+    )
+    old, hangs = ScriptedEngine(), ScriptedEngine(prepare_hangs=True)
+    async with serving(old, hangs) as world:
+        result = await switch(world, impatient, tmp_path=tmp_path)
+        assert result.outcome is Outcome.ROLLED_BACK and "within 1 s" in result.text
+        assert hangs.stopped_with and world.lifecycle.engine is old
 
 
 async def test_a_start_past_its_deadline_rolls_back(tmp_path: Path) -> None:
@@ -246,4 +317,4 @@ async def test_the_next_switch_to_the_same_profile_is_forecast_from_this_one(tmp
     async with serving() as world:
         await switch(world, tmp_path=tmp_path)
         expected = PhaseTimes(tmp_path / "times.json").expected(OTHER.digest, Tier.RELOAD)
-        assert set(expected) == {"preflight", "hold", "carry", "stop", "start", "probe", "release"}
+        assert set(expected) == {"preflight", "prepare", "hold", "carry", "stop", "start", "probe", "release"}

@@ -32,9 +32,33 @@ async def test_a_switch_can_be_cancelled_until_the_old_engine_hands_over(tmp_pat
         assert result.text == "maria cancelled the switch to b; a goes on"
         assert ("switch.cancelled", result.text) in world.events
         assert world.lifecycle.engine is old and world.lifecycle.state is State.SERVING
-        assert stuck.ended_with is None and len(world.made) == 1
+        assert stuck.ended_with is None and all(engine.stopped_with for engine in world.made[1:])
         with pytest.raises(OperatorError, match="no switch is under way"):
             world.lifecycle.cancel_switch("maria")
+
+
+async def test_a_cancel_while_the_new_engine_is_prepared_leaves_the_old_one_as_it_was(tmp_path: Path) -> None:
+    stream = ScriptedStream("one")
+    old, new = ScriptedEngine(streams=[stream], has_metrics=False), ScriptedEngine(prepare_hangs=True)
+    async with serving(old, new) as world:
+        under_way = asyncio.create_task(switch(world, tmp_path=tmp_path))
+        await world.until(lambda: new.is_prepared)
+        world.lifecycle.cancel_switch("maria")
+        assert (await under_way).outcome is Outcome.CANCELLED
+        assert world.lifecycle.engine is old and old.streams == [stream]
+        assert new.stopped_with == [0.0] and old.has_metrics
+
+
+async def test_a_cancel_in_the_drain_ends_the_engine_that_was_prepared(tmp_path: Path) -> None:
+    stuck = ScriptedStream("grammar", carryable=False)
+    old, new = ScriptedEngine(streams=[stuck]), ScriptedEngine()
+    async with serving(old, new) as world:
+        under_way = asyncio.create_task(switch(world, tmp_path=tmp_path, drain_s=60.0))
+        await world.until_state(State.SWITCHING)
+        await world.until(lambda: world.lifecycle.switch_under_way.progress.phases[-1].name == "carry")
+        world.lifecycle.cancel_switch("maria")
+        assert (await under_way).outcome is Outcome.CANCELLED
+        assert new.stopped_with == [0.0] and world.lifecycle.engine is old and not stuck.ended_with
 
 
 async def test_a_switch_asked_for_in_the_instant_of_a_stop_is_refused(tmp_path: Path) -> None:

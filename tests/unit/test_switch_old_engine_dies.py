@@ -18,7 +18,7 @@ from engine_host.protocol.snapshot import State
 from engine_host.protocol.switching import Outcome, SwitchProgress
 
 from .scripted_engine import ScriptedEngine, ScriptedStream
-from .switched_world import Checked, serving, switch
+from .switched_world import Checked, Client, serving, switch
 from .switched_world import fast as fast
 from .world import World
 
@@ -35,24 +35,6 @@ class SlowEngine(ScriptedEngine):
     async def start(self, sink: StepSink) -> None:
         await self.go_on.wait()
         await super().start(sink)
-
-
-class Client:
-    """One request to the API."""
-
-    def __init__(self, world: World, method: str = "POST") -> None:
-        self.sent: list[Any] = []
-        self.answered = asyncio.create_task(
-            world.entry({"type": "http", "method": method}, asyncio.Event().wait, self._take)
-        )
-
-    async def _take(self, message: Any) -> None:
-        self.sent.append(message)
-
-    async def status(self) -> int:
-        async with asyncio.timeout(10):
-            await self.answered
-        return int(self.sent[0]["status"])
 
 
 def progress(world: World) -> SwitchProgress:
@@ -115,6 +97,21 @@ async def test_when_the_new_engine_fails_too_the_former_profile_starts_anew_and_
         assert "no room; a, which had died meanwhile, serves again" in result.text
         assert await client.status() == 200
         assert world.lifecycle.engine is again and old.stopped_with
+
+
+async def test_one_that_dies_while_the_next_is_prepared_for_a_reload_gives_way_to_it(tmp_path: Path) -> None:
+    old, new = ScriptedEngine(by_signal=True), ScriptedEngine(prepare_hangs=True)
+    async with serving(old, new) as world:
+        under_way = asyncio.create_task(switch(world, tmp_path=tmp_path))
+        await world.until(lambda: new.is_prepared)
+        old.is_dead = True
+        await world.until(lambda: "engine.died" in kinds(world))
+        client = Client(world)
+        await world.until(lambda: world.entry.held == 1)
+        new.go_on.set()
+        result = await under_way
+        assert (result.outcome, result.tier, result.held) == (Outcome.SWITCHED, Tier.RELOAD, 1)
+        assert await client.status() == 200 and world.lifecycle.engine is new
 
 
 async def test_when_no_engine_comes_up_at_all_those_who_wait_are_told(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,14 @@ from engine_host.engine.vllm import carry, front_end, remains, statistics
 from engine_host.engine.vllm.app import build_app, ending, refusal
 from engine_host.engine.vllm.build import build
 from engine_host.engine.vllm.carriable import total_tokens
-from engine_host.engine.vllm.core_processes import CoresAtStart, StartedChildren, death_of, keeps_something
+from engine_host.engine.vllm.core_processes import (
+    CoresAtStart,
+    StartedChildren,
+    death_of,
+    has_lost_one_of_several,
+    keeps_something,
+)
+from engine_host.engine.vllm.device_gate import DeviceGate
 from engine_host.engine.vllm.facts import facts_of
 from engine_host.engine.vllm.forerun import forerun
 from engine_host.engine.vllm.imports import import_vllm, without_freezing
@@ -58,6 +65,8 @@ _CLOSE_S = 5.0
 """What the API app's own shutdown gets."""
 _SHUTDOWN_GRACE_S = 10.0
 """What vLLM's shutdown gets beyond its own time-out before its processes are killed under it."""
+_GATE_POLL_S = 0.02
+"""How soon it is seen that nothing more can be prepared."""
 _ABANDON_S = 10.0
 """What a build that is given up gets to fail once its processes are gone."""
 
@@ -94,17 +103,29 @@ class VllmEngine:
         self._collectors: list[Any] = []
         self._succession: Succession | None = None
         self._building: asyncio.Task[tuple[Any, Any]] | None = None
+        self._gate: DeviceGate | None = None
         self._children: StartedChildren | None = None
         self._is_stopping = False
         self._boards = Boards()
         self._live: LiveCores | str = "the engine has not started"
 
+    async def prepare(self, sink: StepSink) -> None:
+        async with self._ended_on_failure():
+            gate = self._gate = DeviceGate()
+            building = self._begin(sink)
+            while not building.done() and not gate.is_reached:
+                await asyncio.wait({building}, timeout=_GATE_POLL_S)
+            if building.done():
+                building.result()
+
     async def start(self, sink: StepSink) -> None:
-        self._children = StartedChildren()
-        try:
-            self._building = asyncio.create_task(self._imported_and_built(sink))
-            namespace, self._llm = await self._built(self._building)
+        async with self._ended_on_failure():
+            building = self._building or self._begin(sink)
+            if self._gate is not None:
+                self._gate.open()
+            namespace, self._llm = await asyncio.shield(building)
             self._building = None
+            self._close_gate()
             if self._is_stopping:
                 raise EngineStartError("stopped while starting")
             self._ledger = Ledger(self._llm)
@@ -115,23 +136,36 @@ class VllmEngine:
             self._facts = facts_of(self._llm)
             self._live = self._boards.found(self._llm)
             self._collectors = statistics.registered_collectors()
+            assert self._children is not None
             await asyncio.to_thread(self._children.settled)
-        except (Exception, SystemExit) as error:
+
+    @contextlib.asynccontextmanager
+    async def _ended_on_failure(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except Exception as error:
             await self._end(0.0)
             if isinstance(error, EngineStartError | OperatorError):
                 raise
             raise EngineStartError(one_line(error)) from error
 
-    async def _built(self, building: asyncio.Task[tuple[Any, Any]]) -> tuple[Any, Any]:
+    def _begin(self, sink: StepSink) -> asyncio.Task[tuple[Any, Any]]:
+        self._children = StartedChildren()
+        self._building = asyncio.create_task(self._built(sink))
+        return self._building
+
+    async def _built(self, sink: StepSink) -> tuple[Any, Any]:
         """Raises `EngineStartError` with the signal that killed a core, of which vLLM only says that it failed."""
         cores = CoresAtStart()
         watching = asyncio.create_task(cores.watch())
         try:
-            return await asyncio.shield(building)
-        except Exception as error:
+            return await self._imported_and_built(sink)
+        except (Exception, SystemExit) as error:
             cores.look()
             if cores.death is not None and cores.death.by_signal:
                 raise EngineStartError(f"{cores.death.text} while it started") from error
+            if isinstance(error, SystemExit):
+                raise EngineStartError(one_line(error)) from error  # as it is it would end the event loop
             raise
         finally:
             watching.cancel()
@@ -146,7 +180,20 @@ class VllmEngine:
         if self._scratch_dir is not None:
             self._sockets = make_dir_for_sockets(self._scratch_dir)
             os.environ["VLLM_RPC_BASE_PATH"] = str(self._sockets or tempfile.gettempdir())
-        return build(self._arguments, sink, self._check_names, self._on_config, lambda: self._is_stopping, self._boards)
+        return build(
+            self._arguments,
+            sink,
+            self._check_names,
+            self._on_config,
+            lambda: self._is_stopping,
+            self._boards,
+            self._gate,
+        )
+
+    def _close_gate(self) -> None:
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.close()
 
     @property
     def app(self) -> AsgiApp:
@@ -159,7 +206,8 @@ class VllmEngine:
 
     @property
     def is_dead(self) -> bool:
-        return bool(self._llm is not None and not self._is_stopping and self._llm.errored)
+        llm = self._llm
+        return llm is not None and not self._is_stopping and (bool(llm.errored) or has_lost_one_of_several(llm))
 
     @property
     def death(self) -> Death | None:
@@ -260,6 +308,7 @@ class VllmEngine:
         await asyncio.to_thread(remains.let_go)
 
     async def _end(self, timeout_s: float, *, keep_app: bool = False) -> None:
+        self._close_gate()
         await self._end_build()
         self._live = "the engine has ended"
         self._boards.close()

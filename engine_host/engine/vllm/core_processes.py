@@ -26,8 +26,17 @@ def core_processes(llm: Any) -> Sequence[Any]:
 
 
 def death_of(llm: Any) -> Death | None:
-    """How its first ended engine core ended; None while all run."""
-    return next((death for process in core_processes(llm) if (death := _death(process)) is not None), None)
+    """How an engine core ended; None while all run. Of several the one that vLLM has not ended itself: by SIGTERM."""
+    ended = [process for process in core_processes(llm) if process.exitcode is not None]
+    by_itself = [process for process in ended if process.exitcode != -signal.SIGTERM]
+    return next((_death(process) for process in by_itself or ended), None)
+
+
+def has_lost_one_of_several(llm: Any) -> bool:
+    """vLLM, before it says that such an engine is dead, gives the other cores seconds to end; meanwhile it takes
+    requests, and nobody answers them."""
+    processes = core_processes(llm)
+    return len(processes) > 1 and any(process.exitcode is not None for process in processes)
 
 
 def _death(process: Any) -> Death | None:

@@ -6,6 +6,7 @@ that has begun, its queue time in `/metrics` would be below zero.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from functools import cache
 from typing import Any
@@ -15,9 +16,10 @@ def keep_wait(stats: Any) -> None:
     """Of a request's `RequestStateStats`, before another engine core gets the request; None where vLLM keeps none."""
     if stats is None:
         return
-    # vLLM tells of the queueing with the first token. Until then it is the arrival, by the clock of engine cores.
-    stats.queued_ts = stats.queued_ts or time.monotonic() - (time.time() - stats.arrival_time)
-    stats.__class__ = _kept(stats.__class__)
+    with contextlib.suppress(AttributeError, TypeError):  # kept otherwise by some release: no reason to fail a switch
+        # vLLM tells of the queueing with the first token. Until then it is the arrival, by the clock of engine cores.
+        stats.queued_ts = stats.queued_ts or time.monotonic() - (time.time() - stats.arrival_time)
+        stats.__class__ = _kept(stats.__class__)
 
 
 @cache

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 from importlib import metadata
 from typing import Any
 
 from engine_host.protocol.errors import OperatorError
+
+_OLDEST, _NEWEST = (0, 26), (0, 33)
+"""Releases whose insides are known."""
 
 
 def installed_version() -> str | None:
@@ -16,6 +20,19 @@ def installed_version() -> str | None:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(distribution)
     return None
+
+
+def unknown_release() -> str | None:
+    """Why the insides of the installed release cannot be relied on; None if they can."""
+    version = installed_version() or "unknown"
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers is not None and _OLDEST <= (int(numbers[1]), int(numbers[2])) <= _NEWEST:
+        return None
+    return f"of vLLM {version} is not known; {_join(_OLDEST)} to {_join(_NEWEST)} are"
+
+
+def _join(release: tuple[int, int]) -> str:
+    return ".".join(map(str, release))
 
 
 def require_vllm() -> None:

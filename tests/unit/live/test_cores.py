@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine_host.engine.vllm.live import boards as boards_module
+from engine_host.engine.vllm import releases
 from engine_host.engine.vllm.live import cores
 from engine_host.engine.vllm.live.boards import Boards
 from engine_host.engine.vllm.live.cores import LiveCores
@@ -37,7 +37,7 @@ def config(**changes: Any) -> Any:
 
 @pytest.fixture
 def boards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boards]:
-    monkeypatch.setattr(boards_module, "installed_version", lambda: "0.32.0")
+    monkeypatch.setattr(releases, "installed_version", lambda: "0.32.0")
     made = Boards()
     yield made
     made.close()
@@ -119,7 +119,7 @@ def test_the_scheduler_that_vllm_would_have_taken_is_the_one_that_is_steered(
 def test_where_there_is_no_way_in_the_engine_starts_as_it_would_and_the_reason_is_told(
     boards: Boards, monkeypatch: pytest.MonkeyPatch, version: str, changes: dict[str, Any], why: str
 ) -> None:
-    monkeypatch.setattr(boards_module, "installed_version", lambda: version)
+    monkeypatch.setattr(releases, "installed_version", lambda: version)
     if changes.get("data_parallel_size", 0) is None:
         changes = {"data_parallel_size": None, "data_parallel_size_local": None}
     settings = config(**changes)

@@ -134,7 +134,8 @@ def test_a_preempted_request_is_shown_and_its_preemption_counted(start: Start) -
     for n in range(4):
         live.runner.add(f"r{n}", 30, 60)
     seen: set[bytes] = set()
-    most = 0
+    again: set[bytes] = set()
+    most, began = 0, time.time()
     for _ in range(200):
         if not live.scheduler.requests:
             break
@@ -145,9 +146,13 @@ def test_a_preempted_request_is_shown_and_its_preemption_counted(start: Start) -
             waiting = sample.requests[sample.requests["state"] == RequestState.PREEMPTED]
             assert len(waiting) == sample.waiting_by_reason["preempted"]
             assert (waiting["blocks"] == 0).all() and (waiting["preemptions"] > 0).all()
+            assert (waiting["preempted_at"] >= began).all() and (waiting["preempted_at"] <= time.time()).all()
             seen |= set(waiting["id"].tolist())
+        running = sample.requests[sample.requests["state"] == RequestState.RUNNING]
+        assert not running["preempted_at"].any()
+        again |= set(running["id"][running["waited_again_s"] > 0].tolist())
         most = max(most, int(sample.requests["preemptions"].sum()))
-    assert seen and most > 0 and not live.scheduler.requests
+    assert seen and seen == again and most > 0 and not live.scheduler.requests
 
 
 def test_requests_that_wait_in_a_priority_queue_are_seen_too(start: Start) -> None:

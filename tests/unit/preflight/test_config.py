@@ -113,6 +113,7 @@ def test_a_console_waits_longer_for_a_check_than_a_host() -> None:
 
 
 CHILDREN = """import subprocess
+sys.stdin.read()  # so that it is waited for by then
 subprocess.Popen(['sleep', '300'])
 open({file!r}, 'w').write(str(os.getpid()))
 time.sleep(300)"""

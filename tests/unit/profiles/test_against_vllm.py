@@ -18,10 +18,13 @@ from engine_host.profiles.arguments import catalogue
 ROOT = Path(__file__).parents[3]
 PROFILES = sorted((ROOT / "profiles").glob("*.toml"))
 
-pytestmark = pytest.mark.skipif(
-    installed_version() != catalogue().vllm_version,
-    reason=f"vLLM {catalogue().vllm_version}, whose arguments are kept, is not installed here",
-)
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(
+        installed_version() != catalogue().vllm_version,
+        reason=f"vLLM {catalogue().vllm_version}, whose arguments are kept, is not installed here",
+    ),
+]
 
 EVERY_KIND = """
 schema = 1
@@ -53,7 +56,7 @@ chat_template = "{{ 'quote' }} $x"
 
 
 def ask(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=110)
+    return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine_host.engine.vllm.releases import installed_version
+from engine_host.engine.vllm.releases import unknown_release
 
 if TYPE_CHECKING:  # the rest is loaded with the first engine: numpy takes a tenth of a second
     from engine_host.engine.vllm.live.cores import LiveCores
@@ -19,8 +18,6 @@ if TYPE_CHECKING:  # the rest is loaded with the first engine: numpy takes a ten
 
 logger = logging.getLogger(__name__)
 
-_OLDEST, _NEWEST = (0, 26), (0, 33)
-"""vLLM's releases whose schedulers are known."""
 _CLASSES = "engine_host.engine.vllm.live.scheduler"
 
 
@@ -84,12 +81,8 @@ class Boards:
 
 
 def _why_not(config: Any) -> str | None:
-    version = installed_version() or "unknown"
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    release = (int(numbers[1]), int(numbers[2])) if numbers else None
-    if release is None or not _OLDEST <= release <= _NEWEST:
-        known = f"{_join(_OLDEST)} to {_join(_NEWEST)}"
-        return f"the scheduler of vLLM {version} is not known; {known} are"
+    if (unknown := unknown_release()) is not None:
+        return f"the scheduler {unknown}"
     if (named := config.scheduler_config.scheduler_cls) is not None:
         name = named if isinstance(named, str) else named.__qualname__
         return f"the engine has a scheduler of its own, {name}"
@@ -99,7 +92,3 @@ def _why_not(config: Any) -> str | None:
     if parallel.data_parallel_backend == "ray":
         return "Ray places the engine's cores, which share no memory with this host"
     return None
-
-
-def _join(release: tuple[int, int]) -> str:
-    return ".".join(map(str, release))

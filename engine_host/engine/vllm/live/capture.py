@@ -124,6 +124,7 @@ class Capture:
                 for_something_else = is_skipped & (kinds == _CAPACITY)
                 kinds[for_something_else] = np.where(has_lora, _LORA_SLOT, _OTHER)[for_something_else]
             records["state"] = _STATE_OF_KIND[kinds]
+            self._fill_waits(records, rows)
             order = np.argsort(kinds != _RUNNING, kind="stable")
             # Of a finished one only its blocks are left, which another engine still reads.
             records = records[order][kinds[order] != _FINISHED]
@@ -150,6 +151,15 @@ class Capture:
         records["began"] = [found.began for found in sums]
         records["drafted"] = [found.drafted for found in sums]
         records["accepted"] = [found.accepted for found in sums]
+
+    def _fill_waits(self, records: npt.NDArray[Any], rows: list[tuple[Any, ...]]) -> None:
+        """Of those that were preempted: most were not."""
+        now = time.time()
+        for place in np.flatnonzero(records["preemptions"]).tolist():
+            if (sums := self._tally.by_request.get(rows[place][0])) is not None:
+                sums.seen(records["state"][place] == RequestState.PREEMPTED, now)
+                records["preempted_at"][place] = sums.preempted_at
+                records["waited_again_s"][place] = sums.waited_again_s
 
     def _kinds(self, one: Any) -> npt.NDArray[np.int64]:
         """By vLLM's number of a status, what it is to us; learned from the enumeration that `one` belongs to."""

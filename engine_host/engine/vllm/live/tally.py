@@ -58,8 +58,20 @@ class Sums:
     cached_tokens: int
     began: float = 0.0
     """Unix time; 0 before its first step."""
+    preempted_at: float = 0.0
+    """Unix time; 0 unless it waits to run again."""
+    waited_again_s: float = 0.0
+    """After earlier preemptions."""
     drafted: int = 0
     accepted: int = 0
+
+    def seen(self, is_preempted: bool, at: float) -> None:
+        """vLLM keeps no time of a preemption: what lies between two looks is not seen."""
+        if is_preempted:
+            self.preempted_at = self.preempted_at or at
+        elif self.preempted_at:
+            self.waited_again_s += at - self.preempted_at
+            self.preempted_at = 0.0
 
 
 class Overrun(Exception):
