@@ -321,6 +321,22 @@ async def test_a_change_that_the_running_engine_takes_is_not_noticed_by_a_stream
     assert (now["profile"]["name"], now["engine"]["generation"]) == ("patient", engine)
 
 
+async def test_a_reload_cancelled_while_its_engine_is_prepared_leaves_nothing_of_it(host: RealHost) -> None:
+    before, family = host.status()["profile"]["name"], len(host.children())
+    switching = asyncio.create_task(asyncio.to_thread(host.switch_at_once, "b", "reload"))
+    # A core and its worker; that one waits at the gate, or is on its way there.
+    await asyncio.to_thread(until, lambda: len(host.children()) >= family + 2, 60, "processes of the new engine")
+    assert host.switch_phase() == "prepare"
+    cancelled = await asyncio.to_thread(host.console, "switch", "--cancel")
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert (await switching)["outcome"] == "cancelled"
+    now = host.status()
+    assert (now["state"], now["profile"]["name"]) == ("serving", before)
+    until(lambda: len(host.children()) <= family, 15, "no process left of the new engine")
+    async with client() as http:
+        assert not failures(await ask_all(host.url, [story(1, 20)], http))
+
+
 @pytest.mark.parametrize(
     ("name", "tier", "reason"),
     [
