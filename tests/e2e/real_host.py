@@ -22,14 +22,10 @@ import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.ports import free_port
+
 START_S = 240.0
 """A start takes 15 to 25 s on two idle cores; a busy machine several times that."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def until(condition: Callable[[], Any], timeout_s: float, what: str, poll_s: float = 0.05) -> Any:

@@ -22,9 +22,8 @@ from engine_host.pad_heads import heads_for, padded_config
 from engine_host.preflight.preflight import PreflightReport, run_preflight
 from engine_host.profiles import Profile, load_profile
 from engine_host.protocol.events import Severity
+from tests.ports import free_port
 from tests.unit.preflight.models import make_model
-
-from .real_host import free_port
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 

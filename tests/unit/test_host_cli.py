@@ -17,6 +17,7 @@ from engine_host import cli
 from engine_host.preflight import preflight, report
 from engine_host.protocol.errors import EXIT_INVALID
 from engine_host.state_dir import claimed_state_dir
+from tests.ports import free_port
 
 PROFILE = 'schema = 1\n[engine]\nmodel = "org/name"\n[server]\n'
 
@@ -71,9 +72,7 @@ def test_a_host_whose_port_is_taken_leaves_nothing_behind(tmp_path: Path) -> Non
 
 def test_a_socket_in_a_directory_that_is_not_there_is_refused_and_makes_none(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(PROFILE)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     misspelt = str(tmp_path / "nope" / "x.sock")
     served = run(tmp_path, "serve", str(tmp_path / "p.toml"), "--port", port, "--socket", misspelt)
     assert served.returncode == EXIT_INVALID

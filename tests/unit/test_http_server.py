@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, MutableMapping
@@ -19,12 +18,7 @@ from engine_host.gateway import http_server
 from engine_host.gateway.entry import Entry
 from engine_host.gateway.http_server import HttpServer, bind, port_holder
 from engine_host.protocol.errors import EXIT_INVALID, OperatorError
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from tests.ports import free_port
 
 
 @contextlib.asynccontextmanager

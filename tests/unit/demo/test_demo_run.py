@@ -21,6 +21,7 @@ from engine_host.demo.run import Demo, Programs
 from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.snapshot import Engine, Host, ProfileRef, Snapshot, State
 from engine_host.protocol.sockets import default_socket
+from tests.ports import free_port
 
 HERE = Path(__file__).parent
 PROGRAMS = Programs(
@@ -40,9 +41,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture

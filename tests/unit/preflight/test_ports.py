@@ -13,6 +13,7 @@ import pytest
 
 from engine_host.preflight.ports import check_port
 from engine_host.protocol.events import Severity
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -41,9 +42,7 @@ def test_a_switch_keeps_its_port_so_that_another_in_use_only_warns(taken: int) -
 
 
 def test_a_free_port_is_fine_and_stays_free(taken: int) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     assert check_port({"port": port}, taken) == []
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", port))
