@@ -21,6 +21,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from engine_host.supervisor import become_host
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` around the tests is not meant for it
 scratch = Path(sys.argv[1]).with_name("scratch")
 scratch.mkdir()
 code = become_host(scratch)
