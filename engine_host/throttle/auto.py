@@ -41,8 +41,9 @@ TURNS = 6
 TURNS_WITHIN_S = 60.0
 """Changes of direction: at most so many within so long."""
 PROBE_AFTER_S = 30.0
-LONGEST_PROBE_AFTER_S = 240.0
-"""From a choke to the first attempt at the same cap; doubled each time it chokes there again."""
+LONGEST_PROBE_AFTER_S = 60.0
+"""From a choke to the first attempt at the same cap; doubled each time it chokes there again. Four minutes at most left
+a real engine at 70 % of its cache for half of a run."""
 REMEMBER_S = 600.0
 """Loads change: a choke that lies so far back says nothing of this one."""
 
