@@ -121,6 +121,7 @@ class EngineHost:
             self._start_times,
             options.http_port,
             self._known,
+            lambda: self._store.queue(self._lifecycle.backlog).waiting or 0,
         )
         self.inside = Inside(self._lifecycle, self._store)
         self.throttle = self._lifecycle.throttle

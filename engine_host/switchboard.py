@@ -7,6 +7,7 @@ the host runs), runs the preflight, forecasts.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from engine_host.engine import switch_words
@@ -39,7 +40,7 @@ SWITCH_TIMES_FILE = "switch-times.json"
 
 class Switchboard:
     """`port` is the one this host serves on, which a profile may name without a conflict; `known` what its checks have
-    learned."""
+    learned. `waiting`: how many requests the scheduler has not let in, by its own word."""
 
     def __init__(
         self,
@@ -49,7 +50,9 @@ class Switchboard:
         start_times: StartTimes,
         port: int,
         known: KnownAnswers,
+        waiting: Callable[[], int],
     ) -> None:
+        self._waiting = waiting
         self._lifecycle = lifecycle
         self._directory = directory
         self._start_times = start_times
@@ -101,6 +104,7 @@ class Switchboard:
         )
         handling = engine.handling(plan.bound) if engine is not None else Handling()
         inflight = handling.carry + handling.drain + handling.replay
+        waiting = min(self._waiting(), inflight)
         if plan.tier not in (Tier.OVERLAP, Tier.RELOAD):
             handling = Handling()  # none of them notices
         refused = self._refused_now()
@@ -120,7 +124,8 @@ class Switchboard:
             phases=phases,
             expected_s=expected_s,
             expected_gap_s=gap_s,
-            running=inflight,
+            running=inflight - waiting,
+            waiting=waiting,
             will_carry=handling.carry,
             will_drain=handling.drain,
             will_replay=handling.replay,

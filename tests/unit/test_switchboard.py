@@ -35,7 +35,9 @@ def write(directory: Path, name: str, engine: str = "") -> None:
 
 
 @asynccontextmanager
-async def board_of(world: World, tmp_path: Path, state: State = State.SERVING) -> AsyncIterator[Switchboard]:
+async def board_of(
+    world: World, tmp_path: Path, state: State = State.SERVING, waiting: int = 0
+) -> AsyncIterator[Switchboard]:
     run = asyncio.create_task(world.lifecycle.run())
     await world.until_state(state)
     try:
@@ -46,6 +48,7 @@ async def board_of(world: World, tmp_path: Path, state: State = State.SERVING) -
             StartTimes(tmp_path / "start-times.json"),
             PORT,
             KnownAnswers(),
+            lambda: waiting,
         )
     finally:
         await world.lifecycle.stop(0.0)
@@ -163,6 +166,17 @@ async def test_a_forecast_counts_what_runs_also_when_none_of_it_notices(
         told = await board.forecast(ForecastParams(profile="b"))
         assert (told.tier, told.running) == (tier, 2)
         assert (told.will_carry, told.will_drain, told.will_replay) == shares
+
+
+@pytest.mark.parametrize(("waiting", "shown"), [(1, (1, 1)), (9, (0, 2))])
+async def test_a_forecast_tells_those_that_wait_from_those_that_run(
+    tmp_path: Path, checks: Checks, waiting: int, shown: tuple[int, int]
+) -> None:
+    write(tmp_path, "b")
+    engine = ScriptedEngine(streams=[ScriptedStream("one"), ScriptedStream("two")])
+    async with board_of(World(engine), tmp_path, waiting=waiting) as board:
+        told = await board.forecast(ForecastParams(profile="b"))
+        assert (told.running, told.waiting) == shown, "never more than there are: the scheduler's word may be older"
 
 
 async def test_a_cancel_is_answered_when_what_ran_before_goes_on(tmp_path: Path, checks: Checks) -> None:
