@@ -82,7 +82,11 @@ class Entry:
         self._open.set()
 
     def hold(self, deadline_s: float) -> None:
-        """Let new requests wait, each for at most `deadline_s`, until `attach` or `detach`. Reads go on."""
+        """Let new requests wait, each for at most `deadline_s`, until `attach` or `detach`.
+
+        Reads go on, answered by the app that is attached, whether or not its engine still runs: a node whose health
+        was an error now would be taken out of its balancer, for requests that wait here and will be answered.
+        """
         self._hold_deadline_s = deadline_s
         self.held_total = 0
         self._open.clear()
@@ -140,11 +144,11 @@ class Entry:
         is_read = scope["type"] == "http" and scope["method"] in ("GET", "HEAD", "OPTIONS")
         if not self._open.is_set() and not is_read and not await self._hold_until_open(request):
             return
-        app = self._app
-        if app is None or not self._open.is_set():
-            why: Unavailable | None = self._why if app is None else HELD_TOO_LONG
-        else:
-            why = None if is_read else self._refusing
+        app, why = self._app, None
+        if app is None:
+            why = self._why
+        elif not is_read:
+            why = self._refusing if self._open.is_set() else HELD_TOO_LONG
         if why is not None:
             if is_inference:
                 self.gate.tally.refused(why.state)

@@ -47,11 +47,10 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 class Client:
     """One request to the API."""
 
-    def __init__(self, world: World, method: str = "POST") -> None:
+    def __init__(self, world: World, method: str = "POST", path: str = "") -> None:
         self.sent: list[Any] = []
-        self.answered = asyncio.create_task(
-            world.entry({"type": "http", "method": method}, asyncio.Event().wait, self._take)
-        )
+        scope = {"type": "http", "method": method, "path": path}
+        self.answered = asyncio.create_task(world.entry(scope, asyncio.Event().wait, self._take))
 
     async def _take(self, message: Any) -> None:
         self.sent.append(message)

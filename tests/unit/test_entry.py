@@ -219,6 +219,22 @@ async def test_who_waits_at_the_gate_also_waits_for_a_switch_that_follows_at_onc
     assert await waits == [{"type": "answered"}]
 
 
+READS = [{**GET, "path": path} for path in ("/health", "/metrics", "/v1/models", "/version")]
+READS.append({**GET, "method": "HEAD"})
+
+
+@pytest.mark.parametrize("scope", READS, ids=lambda scope: scope["method"] + scope["path"])
+async def test_reads_go_on_while_a_switch_holds_requests(scope: dict[str, Any]) -> None:
+    entry = Entry()
+    entry.attach(app)
+    entry.hold(0.01)
+    assert await ask(entry, scope) == [{"type": "answered"}]
+    start, body = await ask(entry, POST)
+    assert start["status"] == 503 and "waited too long" in json.loads(body["body"])["error"]["message"]
+    entry.detach(Unavailable("dead", "The engine died."))
+    assert (await ask(entry, scope))[0]["status"] == 503, "what waited will not be served any more"
+
+
 async def test_the_oldest_wait_at_the_gate_is_told_until_its_client_leaves() -> None:
     entry = Entry()
     entry.attach(app)

@@ -318,3 +318,38 @@ async def test_the_next_switch_to_the_same_profile_is_forecast_from_this_one(tmp
         await switch(world, tmp_path=tmp_path)
         expected = PhaseTimes(tmp_path / "times.json").expected(OTHER.digest, Tier.RELOAD)
         assert set(expected) == {"preflight", "prepare", "hold", "carry", "stop", "start", "probe", "release"}
+
+
+@pytest.mark.parametrize("is_broken", [False, True], ids=["switched", "rolled-back"])
+async def test_reads_are_answered_from_the_first_phase_of_a_reload_to_its_last(tmp_path: Path, is_broken: bool) -> None:
+    """Also while no engine runs: the node is to stay in its balancer, and its requests wait."""
+    old, new = ScriptedEngine(), ScriptedEngine(probe_error="no token" if is_broken else None)
+    async with serving(old, new) as world:
+        asked = dict[str, list[int]]()
+
+        async def ask(phase: str) -> None:
+            for path in ("/health", "/metrics", "/v1/models", "/version"):
+                asked.setdefault(phase, []).append(await Client(world, "GET", path).status())
+
+        probe, start, stop = new.probe, new.start, old.stop
+
+        async def starts(sink: Any) -> None:
+            assert world.lifecycle.engine is None
+            waits = Client(world)
+            await world.until(lambda: world.entry.held == 1)
+            await ask("start")
+            waits.answered.cancel()
+            await start(sink)
+
+        async def probes(timeout_s: float) -> None:
+            await ask("probe")
+            await probe(timeout_s)
+
+        async def stops(timeout_s: float, *, keep_app: bool = False) -> None:
+            await ask("stop")
+            await stop(timeout_s, keep_app=keep_app)
+
+        new.start, new.probe, old.stop = starts, probes, stops  # type: ignore[method-assign]
+        result = await switch(world, tmp_path=tmp_path)
+        assert result.outcome is (Outcome.ROLLED_BACK if is_broken else Outcome.SWITCHED)
+        assert asked == {phase: [200] * 4 for phase in ("stop", "start", "probe")}

@@ -41,7 +41,7 @@ class GracefulHTTPError(Exception):
 
 
 class Llm:
-    is_dead = False
+    is_dead = is_retired = False
 
     async def check_health(self) -> None:
         if self.is_dead:
@@ -140,6 +140,26 @@ async def test_the_health_of_a_dead_engine_is_told_like_everything_else_of_it(no
         answer = await client.get("/health")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "20")
     assert (answer.json()["state"], answer.json()["error"]["message"]) == ("dead", "The engine has died.")
+
+
+async def test_an_engine_that_another_one_replaces_is_not_told_as_dead(no_vllm: None) -> None:
+    """A switch keeps its app for what needs no engine; a few reads of vLLM's need one."""
+    from fastapi import FastAPI
+
+    app, llm = FastAPI(), Llm()
+
+    @app.get("/is_sleeping")
+    async def is_sleeping() -> None:
+        raise EngineDeadError
+
+    app.middleware_stack = app.build_middleware_stack()
+    finish_app(app, llm, lambda: Unavailable("dead", "The engine has died.", 20.0))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://host") as client:
+        assert (await client.get("/is_sleeping")).json()["state"] == "dead"
+        llm.is_retired = True
+        answer = await client.get("/is_sleeping")
+    assert (answer.status_code, answer.json()["state"]) == (503, "switching")
+    assert "changing its profile" in answer.json()["error"]["message"]
 
 
 async def test_a_build_that_hangs_in_its_thread_holds_up_neither_a_stop_nor_a_deadline(

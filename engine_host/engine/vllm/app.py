@@ -9,6 +9,9 @@ from typing import Any
 from engine_host.engine.vllm.releases import api_builders
 from engine_host.gateway.unavailable import Unavailable, unavailable_body, unavailable_headers
 
+_REPLACED = Unavailable("switching", "The server is changing its profile, and has no engine to ask for this now.", 10.0)
+"""What is told of an engine that has ended because another one takes its place: it has not died."""
+
 
 class _ServerStub:
     """Stands where vLLM's handlers expect the uvicorn server: they set `should_exit` on it when the engine died, and
@@ -33,7 +36,7 @@ async def build_app(llm: Any, namespace: Any, when_dead: Callable[[], Unavailabl
 def finish_app(app: Any, llm: Any, when_dead: Callable[[], Unavailable]) -> None:
     """Change what vLLM's application answers once its engine is dead."""
     app.state.server = _ServerStub()
-    _answer_dead_engine_with_503(app, when_dead)
+    _answer_dead_engine_with_503(app, lambda: _REPLACED if getattr(llm, "is_retired", False) else when_dead())
     _replace_health(app, llm)
 
 
