@@ -85,7 +85,7 @@ async def test_a_stop_during_a_switch_ends_both(tmp_path: Path) -> None:
     run = asyncio.create_task(world.lifecycle.run())
     await world.until_state(State.SERVING)
     under_way = asyncio.create_task(switch(world, tmp_path=tmp_path))
-    await world.until(lambda: len(world.made) == 2)
+    await world.until(lambda: hangs.sink is not None)  # it starts: the old one has handed over
     async with asyncio.timeout(30):
         await world.lifecycle.stop(30.0)
         await run
