@@ -6,10 +6,12 @@ Pure like the overview. Tokens per second and acceptance stand beside the dials,
 from __future__ import annotations
 
 from console import format as fmt
+from console.change_desk import Pending
+from console.change_lines import lasting, outcome, question
 from console.charts import history_chart
 from console.consequence import METHOD_DIALS
 from console.dial_effect import RATE, Comparison, Effect, comparison
-from console.dials_desk import SPECULATIVE_TOKENS, Desk, Pending, chosen, dials, place
+from console.dials_desk import SPECULATIVE_TOKENS, Desk, chosen, dials, place
 from console.frame import Moment, opening, sized
 from console.labels import label, over
 from console.lines import BLANK, Line, Tone, clip, faded, fit, line
@@ -109,36 +111,20 @@ def _said(desk: Desk, state: State, width: int) -> list[Line]:
         return [*_question(desk.pending, width), BLANK]
     if desk.sending is not None:
         return [line(f"  {change_words(desk.sending)}: waiting until the scheduler has applied it …"), BLANK]
-    told, mark, tone = desk.failure or desk.done, "×" if desk.failure else "●", Tone.WARN if desk.failure else Tone.GOOD
-    if told:
-        parts = wrapped(told, width - 5)
-        return [*(line((f"  {mark} " if i == 0 else "    ", tone), part) for i, part in enumerate(parts)), BLANK]
+    if told := outcome(desk, width):
+        return [*told, BLANK]
     return [BLANK, BLANK] if place(desk, state) != "dials.none" else []
 
 
-def _question(pending: Pending, width: int) -> list[Line]:
-    rows = [
-        line(
-            (f"  ▸ {change_words(pending)}? ", Tone.STRONG),
-            ("enter", Tone.KEY),
-            " sets it, ",
-            ("esc", Tone.KEY),
-            " leaves it",
-        )
-    ]
+def _question(pending: Pending[int], width: int) -> list[Line]:
     why = wrapped(pending.reason, width - 5) if pending.reason else []
-    return rows + [line((f"    {part}", Tone.FAINT)) for part in why]
+    return [question(change_words(pending)), *(line((f"    {part}", Tone.FAINT)) for part in why)]
 
 
-def change_words(pending: Pending) -> str:
-    lasts = "" if pending.for_s is None else f" for {lasting(pending.for_s)}"
+def change_words(pending: Pending[int]) -> str:
     back = " (its start)" if pending.is_reset else ""
-    return f"{dial_name(pending.dial)} {fmt.count(pending.seen)} → {fmt.count(pending.value)}{back}{lasts}"
-
-
-def lasting(seconds: float) -> str:
-    """`10 min`, `1h00m`."""
-    return fmt.window(seconds) if seconds < 3_600 else fmt.duration(seconds)
+    change = f"{fmt.count(pending.seen)} → {fmt.count(pending.value)}"
+    return f"{dial_name(pending.name)} {change}{back}{lasting(pending.for_s)}"
 
 
 def _beside(state: State, snapshot: Snapshot, width: int, height: int) -> list[Line]:

@@ -1,8 +1,5 @@
-"""What the throttle screen holds besides the host's word: the row the cursor is on, and the change that is being made.
-
-Immutable, changed only by the functions here, and made as on the dials screen: a change remembers the value that it was
-begun from, the host is told that one as expected, and a row that moves meanwhile ends the change unsent.
-"""
+"""What the throttle screen holds besides the host's word, and how it changes: a change is made as `console.change_desk`
+has it, of the limits that the gate goes by and the controller's mode. Why it is made can be typed."""
 
 from __future__ import annotations
 
@@ -11,10 +8,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from console import change_desk
 from console import format as fmt
 from console.argument_types import Number, OrNone, Span, Whole
+from console.change_desk import Pending, Stage, asked, at_cursor, reasoned, typing
 from console.commands.throttle_parser import DAY_S, LEAST_RATE, MOST
-from console.dials_desk import LASTS, REASON_CHARS
 from console.throttle_panels import value_text
 from engine_host.protocol.methods import Change, ThrottleAuto, ThrottleClear, ThrottleSet
 from engine_host.protocol.throttling import AutoMode, Limit, LimitName, LimitValue, ThrottleSheet
@@ -50,35 +48,8 @@ _FIRST = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
-    """A change that nobody has sent yet."""
-
-    name: str
-    seen: LimitValue
-    """The value in force when it was begun."""
-    value: LimitValue
-    for_s: float | None = None
-    reason: str = ""
-    is_reset: bool = False
-    """Back to what the profile says, and nobody's any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Desk:
-    chosen: str = ""
-    pending: Pending | None = None
-    sending: Pending | None = None
-    """Asked of the host, and not answered yet."""
-    is_typing: bool = False
-    is_typing_reason: bool = False
-    """What is typed is not a value but why the change is made."""
-    typing_fault: str = ""
-    failure: str = ""
-    """What became of the last change, in words, when it was not made."""
-    done: str = ""
-    """What the host said of the last change that was made."""
-    made: tuple[str, LimitValue] | None = None
-    """What that has put in force: `done` is told as long as it stands."""
+class Desk(change_desk.Desk[LimitValue]):
+    """Of the throttle screen."""
 
 
 def rows(sheet: ThrottleSheet | None) -> dict[str, Limit]:
@@ -91,37 +62,12 @@ def rows(sheet: ThrottleSheet | None) -> dict[str, Limit]:
 
 
 def chosen(desk: Desk, sheet: ThrottleSheet | None) -> str | None:
-    found = rows(sheet)
-    return desk.chosen if desk.chosen in found else next(iter(found), None)
+    return at_cursor(desk, rows(sheet))
 
 
-def followed(desk: Desk, sheet: ThrottleSheet | None) -> Desk:
-    """The desk after a newer sheet: what is being made of a row that has moved meanwhile is given up, and what was made
-    is told no longer once it holds no longer."""
-    if sheet is None:
-        return desk
-    found = rows(sheet)
-    if desk.made is not None and desk.made[0] in found and found[desk.made[0]].value != desk.made[1]:
-        desk = replace(desk, done="", made=None)
-    pending = desk.pending
-    if pending is None:
-        return desk
-    limit = found.get(pending.name)
-    if limit is not None and limit.value == pending.seen:
-        return desk
-    if limit is None:
-        return replace(desk, pending=None, failure=f"{fmt.clean(pending.name)}: there is no such limit now.")
-    by = f" by {fmt.clean(limit.who)}" if limit.who is not None else ""
-    fact = f"{fmt.clean(pending.name)} was set to {value_text(limit.value)}{by} meanwhile"
-    return replace(desk, pending=None, failure=f"{fact}; your change was not sent.")
-
-
-def moved(desk: Desk, sheet: ThrottleSheet | None, steps: int) -> Desk:
-    names = list(rows(sheet))
-    if not names or desk.pending is not None:
-        return desk
-    at = names.index(chosen(desk, sheet) or names[0])
-    return replace(desk, chosen=names[min(len(names) - 1, max(0, at + steps))])
+def followed(desk: Desk, sheet: ThrottleSheet) -> Desk:
+    """The desk after a newer sheet."""
+    return change_desk.followed(desk, rows(sheet), "limit", value_text)
 
 
 def nudged(desk: Desk, sheet: ThrottleSheet | None, direction: int) -> Desk:
@@ -173,18 +119,11 @@ def typing_hint(name: str) -> str:
     return _TYPED[name][1] if name in _TYPED else ""
 
 
-def typing(desk: Desk, is_typing: bool, *, is_reason: bool = False) -> Desk:
-    return replace(desk, is_typing=is_typing, is_typing_reason=is_typing and is_reason, typing_fault="")
-
-
 def typed(desk: Desk, sheet: ThrottleSheet | None, text: str) -> Desk:
     """What was typed as the chosen row's value, or as the reason of what is being made of it; a fault is said and the
     typing goes on."""
     if desk.is_typing_reason:
-        done = typing(desk, False)
-        # Another operator may have ended the change meanwhile.
-        pending = done.pending and replace(done.pending, reason=text.strip()[:REASON_CHARS])
-        return replace(done, pending=pending)
+        return reasoned(desk, text)
     name = chosen(desk, sheet)
     if name is None or sheet is None or name not in _TYPED:
         return typing(desk, False)
@@ -220,17 +159,9 @@ def pausing(desk: Desk, sheet: ThrottleSheet | None) -> Desk:
 
 
 def proposed(desk: Desk, sheet: ThrottleSheet, name: str, value: LimitValue, *, also_same: bool = False) -> Desk:
-    """A change to be agreed to; unless `also_same` none when the row stands there already."""
-    found = rows(sheet).get(name)
-    if found is None:
-        return desk
-    same = desk.pending if desk.pending is not None and desk.pending.name == name else None
-    seen = same.seen if same is not None else found.value
-    if value == seen and isinstance(value, bool) == isinstance(seen, bool) and not also_same:
-        return replace(desk, chosen=name, pending=None)
-    for_s, reason = (same.for_s, same.reason) if same is not None else (None, "")
-    pending = Pending(name, seen, value, for_s, reason)
-    return replace(desk, chosen=name, pending=pending, failure="", done="")
+    """A change to be agreed to; the reason that was typed for it stays."""
+    reason = desk.pending.reason if desk.pending is not None and desk.pending.name == name else ""
+    return change_desk.proposed(desk, rows(sheet), name, value, reason, also_same=also_same)
 
 
 def reset(desk: Desk, sheet: ThrottleSheet | None) -> Desk:
@@ -243,33 +174,15 @@ def reset(desk: Desk, sheet: ThrottleSheet | None) -> Desk:
         return replace(desk, failure=f"{fmt.clean(name)}: {fact}.")
     if limit.who is None:
         return replace(desk, failure=f"{fmt.clean(name)} stands where the profile puts it.")
-    return replace(desk, pending=Pending(name, limit.value, limit.profile, is_reset=True), failure="", done="")
+    return asked(desk, Pending(name, limit.value, limit.profile, is_reset=True))
 
 
-def lasting_next(desk: Desk) -> Desk:
-    """The next span that the change is made for."""
-    if desk.pending is None or desk.pending.is_reset:
-        return desk
-    at = LASTS.index(desk.pending.for_s) if desk.pending.for_s in LASTS else -1
-    return replace(desk, pending=replace(desk.pending, for_s=LASTS[(at + 1) % len(LASTS)]))
-
-
-def dropped(desk: Desk) -> Desk:
-    return replace(desk, pending=None, failure="", done="")
-
-
-def sending(desk: Desk) -> Desk:
-    return replace(desk, sending=desk.pending, pending=None, failure="", done="")
-
-
-def answered(desk: Desk, outcome: str, sheet: ThrottleSheet | None) -> Desk:
-    """`sheet`: what is in force after it; None: it was not made, and `outcome` says why."""
-    if sheet is None:
-        return replace(desk, sending=None, done="", made=None, failure=outcome)
+def done(desk: Desk, outcome: str, sheet: ThrottleSheet) -> Desk:
+    """`sheet`: what is in force after it."""
     sent = desk.sending
     limit = rows(sheet).get(sent.name) if sent is not None else None
     made = (sent.name, limit.value) if sent is not None and limit is not None else None
-    return replace(desk, sending=None, done=outcome, made=made, failure="")
+    return change_desk.done(desk, outcome, made, is_seen=True)
 
 
 def forgotten(desk: Desk) -> Desk:
@@ -277,7 +190,7 @@ def forgotten(desk: Desk) -> Desk:
     return Desk(chosen=desk.chosen, is_typing=desk.is_typing, is_typing_reason=desk.is_typing_reason)
 
 
-def order(pending: Pending, reason: str, key: str) -> tuple[str, Change]:
+def order(pending: Pending[LimitValue], reason: str, key: str) -> tuple[str, Change]:
     """The method, and what the host is asked for: this, and only if the limit still stands where it was seen. `reason`:
     where none was typed."""
     reason = pending.reason or reason
@@ -299,12 +212,8 @@ def place(desk: Desk, sheet: ThrottleSheet | None) -> str:
     """As the action table names it: what can be done here."""
     if sheet is None:
         return "throttle.none"
-    if desk.is_typing:
-        return "throttle.typing"
-    if desk.sending is not None:
-        return "throttle.sending"
-    if desk.pending is not None:
-        return "throttle.pending"
+    if (stage := change_desk.stage(desk)) is not Stage.NONE:
+        return f"throttle.{stage}"
     name = chosen(desk, sheet) or ""
     row = "typed" if is_typed(name) else "chosen"
     return f"throttle.{row}_or_none" if can_be_none(name) else f"throttle.{row}"

@@ -9,13 +9,14 @@ from __future__ import annotations
 import textwrap
 
 from console import format as fmt
+from console.change_desk import Pending
+from console.change_lines import lasting, outcome, question
 from console.consequence import METHOD_LIMITS
-from console.dials_page import lasting
 from console.frame import HEAD, WAITING, Moment, head, seen, sized
 from console.lines import BLANK, Line, Tone, clip, faded, fit, line
 from console.model import State, may
 from console.polled import Polled, is_old, no_answer, standing
-from console.throttle_desk import AUTO, Desk, Pending, chosen, rows
+from console.throttle_desk import AUTO, Desk, chosen, rows
 from console.throttle_panels import auto_lines, class_lines, count_lines, set_by, value_text
 from console.words import ROLE_NEEDED
 from engine_host.protocol.methods import METHODS
@@ -149,24 +150,21 @@ def _why(found: dict[str, Limit], name: str, width: int) -> list[Line]:
 def _said(desk: Desk, state: State, width: int) -> list[Line]:
     """The change being made, or what became of the last one; to who may make none, that."""
     if desk.pending is not None:
-        keys = (("enter", Tone.KEY), " sets it, ", ("esc", Tone.KEY), " leaves it")
         why = f"    why: {fmt.clean(desk.pending.reason)}" if desk.pending.reason else ""
-        question = line((f"  ▸ {change_words(desk.pending)}? ", Tone.STRONG), *keys)
-        return [question, line((clip(why, width), Tone.FAINT))] if why else [question]
+        asked = question(change_words(desk.pending))
+        return [asked, line((clip(why, width), Tone.FAINT))] if why else [asked]
     if desk.sending is not None:
         return [line(f"  {change_words(desk.sending)}: waiting until the gate goes by it …")]
+    if told := outcome(desk, width, SAID_ROWS):
+        return told
     risk = METHODS[METHOD_LIMITS].risk
-    told, mark, tone = desk.failure or desk.done, "×" if desk.failure else "●", Tone.WARN if desk.failure else Tone.GOOD
-    if told:
-        parts = textwrap.wrap(fmt.clean(told), max(20, width - 5), max_lines=SAID_ROWS, placeholder=" …")
-        return [line((f"  {mark} " if i == 0 else "    ", tone), part) for i, part in enumerate(parts)]
     if not may(state, risk):
         return [line((f"  Read-only: to set one needs {ROLE_NEEDED[risk]}.", Tone.NOTICE))]
     return []
 
 
-def change_words(pending: Pending) -> str:
-    lasts = "" if pending.for_s is None else f" for {lasting(pending.for_s)}"
+def change_words(pending: Pending[LimitValue]) -> str:
+    lasts = lasting(pending.for_s)
     name, seen, value = fmt.clean(pending.name), value_text(pending.seen), value_text(pending.value)
     if pending.is_reset:
         return f"{name} {seen} → the profile's{'' if pending.name == AUTO else f' {value}'}"

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from console import dials_desk
-from console.dials_desk import Desk, Pending, step_of, stepped
+from console import change_desk, dials_desk
+from console.change_desk import Pending
+from console.dials_desk import Desk, step_of, stepped
 from console.dials_page import dials_page
 from console.frame import Moment
 from console.lines import Tone, cells, plain_text
@@ -39,8 +40,8 @@ def labels(desk, state=LIVE):
 SCENES = {
     "still": (ON_K, LIVE),
     "pending": (PENDING, LIVE),
-    "sending": (dials_desk.sending(PENDING), LIVE),
-    "refused": (dials_desk.answered(PENDING, "it was refused " * 20, is_done=False), LIVE),
+    "sending": (change_desk.sending(PENDING), LIVE),
+    "refused": (change_desk.refused(PENDING, "it was refused " * 20), LIVE),
     "slower": (ON_K, after(18)),
     "none": (Desk(), state_of(sample_live.no_scheduler())),
     "dead": (ON_K, state_of(sample.dead())),
@@ -65,7 +66,7 @@ def test_nothing_a_host_can_send_breaks_a_page_or_drives_the_terminal(first, sec
     for change in (
         lambda desk: dials_desk.followed(desk, state),
         lambda desk: dials_desk.nudged(desk, state, 1),
-        lambda desk: dials_desk.reverting(dials_desk.dropped(desk), state, words),
+        lambda desk: dials_desk.reverting(change_desk.dropped(desk), state, words),
         lambda desk: dials_desk.reset(desk, state),
     ):
         desk = change(desk)
@@ -91,7 +92,7 @@ def test_a_change_is_shown_before_it_is_sent():
     text = page(PENDING)
     assert "▸ speculative_tokens 5 → 3? enter sets it, esc leaves it" in text
     assert "enter" in [a.shown for a in offered(dials_desk.place(PENDING, LIVE), LIVE) if a.label == "set it"]
-    assert dials_desk.dropped(PENDING).pending is None
+    assert change_desk.dropped(PENDING).pending is None
 
 
 def test_a_change_asks_for_what_was_seen():
@@ -102,11 +103,11 @@ def test_a_change_asks_for_what_was_seen():
 
 
 def test_a_change_can_be_made_for_a_while():
-    lasting = dials_desk.lasting_next(dials_desk.lasting_next(PENDING))
+    lasting = change_desk.lasting_next(change_desk.lasting_next(PENDING))
     assert "speculative_tokens 5 → 3 for 10 min? " in page(lasting)
     assert dials_desk.order(lasting.pending, "", "k").for_s == 600.0
     for _ in range(3):
-        lasting = dials_desk.lasting_next(lasting)
+        lasting = change_desk.lasting_next(lasting)
     assert lasting.pending.for_s is None
 
 
@@ -124,7 +125,7 @@ def test_a_change_goes_up_and_down_within_the_range_and_back_to_nothing():
 
 
 def test_a_step_keeps_how_long_the_change_is_to_last():
-    desk = dials_desk.nudged(dials_desk.lasting_next(dials_desk.nudged(ON_K, LIVE, -1)), LIVE, -1)
+    desk = dials_desk.nudged(change_desk.lasting_next(dials_desk.nudged(ON_K, LIVE, -1)), LIVE, -1)
     assert (desk.pending.value, desk.pending.for_s) == (3, 60.0)
 
 
@@ -143,14 +144,14 @@ def test_steps_are_round_numbers():
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "9", "1.5", "９", "1e3", "9" * 40])
 def test_what_is_typed_and_is_no_value_is_said_with_the_range(text):
-    found = dials_desk.typed(dials_desk.typing(ON_K, True), LIVE, text)
+    found = dials_desk.typed(change_desk.typing(ON_K, True), LIVE, text)
     assert found.typing_fault == "a whole number from 0 to 8"
     assert found.is_typing
     assert found.pending is None
 
 
 def test_what_is_typed_becomes_a_change_to_agree_to():
-    found = dials_desk.typed(dials_desk.typing(Desk(chosen="max_scheduled_tokens"), True), LIVE, " 4,096 ")
+    found = dials_desk.typed(change_desk.typing(Desk(chosen="max_scheduled_tokens"), True), LIVE, " 4,096 ")
     assert found.pending == Pending("max_scheduled_tokens", 8_192, 4_096)
     assert not found.is_typing
 
@@ -179,20 +180,20 @@ def test_an_engine_without_the_dial_any_more_drops_the_change():
 
 
 def test_while_a_change_is_sent_no_other_can_be_made():
-    sending = dials_desk.sending(PENDING)
+    sending = change_desk.sending(PENDING)
     assert "speculative_tokens 5 → 3: waiting until the scheduler has applied it …" in page(sending)
     assert not {"more", "less", "set it", "value"} & set(labels(sending))
 
 
 def test_what_the_host_says_is_shown():
-    done = dials_desk.answered(dials_desk.sending(PENDING), "speculative_tokens 5 → 3", is_done=True)
+    done = dials_desk.done(change_desk.sending(PENDING), "speculative_tokens 5 → 3")
     assert "● speculative_tokens 5 → 3" in page(done)
-    refused = dials_desk.answered(dials_desk.sending(PENDING), "speculative_tokens is 4 (set by maria)", is_done=False)
+    refused = change_desk.refused(change_desk.sending(PENDING), "speculative_tokens is 4 (set by maria)")
     assert "× speculative_tokens is 4 (set by maria)" in page(refused)
 
 
 def test_what_was_made_is_told_while_the_dial_stands_there():
-    made = dials_desk.answered(dials_desk.sending(PENDING), "speculative_tokens 5 → 3", is_done=True)
+    made = dials_desk.done(change_desk.sending(PENDING), "speculative_tokens 5 → 3")
     not_shown_yet = dials_desk.followed(made, LIVE)
     assert not_shown_yet.done
     shown = dials_desk.followed(not_shown_yet, state_of(sample_live.later(1, k=3)))
@@ -202,7 +203,8 @@ def test_what_was_made_is_told_while_the_dial_stands_there():
 
 
 def test_another_host_knows_nothing_of_what_was_made_or_refused():
-    for desk in (dials_desk.answered(dials_desk.sending(PENDING), "5 → 3", is_done=done) for done in (True, False)):
+    sending = change_desk.sending(PENDING)
+    for desk in (dials_desk.done(sending, "5 → 3"), change_desk.refused(sending, "it was refused")):
         stays = dials_desk.followed(dials_desk.followed(desk, LIVE), LIVE)
         assert stays.done or stays.failure
         base = sample_live.live()

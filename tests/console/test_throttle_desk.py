@@ -5,9 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from console import change_desk
 from console import throttle_desk as desks
+from console.change_desk import Pending
 from console.model import Disconnected, Freeze, reduce
-from console.throttle_desk import AUTO, Desk, Pending, stepped
+from console.throttle_desk import AUTO, Desk, stepped
 from engine_host.protocol.methods import Role
 from engine_host.protocol.throttling import AutoMode, GateCounts, Limit, LimitName
 from tests.console import sample, sample_live, sample_throttle
@@ -22,17 +24,17 @@ def test_the_cursor_goes_through_every_row_and_stays_at_the_ends():
     desk = Desk()
     names = [desks.chosen(desk, SHEET)]
     for _ in range(12):
-        desk = desks.moved(desk, SHEET, 1)
+        desk = change_desk.moved(desk, desks.rows(SHEET), 1)
         names.append(desks.chosen(desk, SHEET))
     assert names == [*LimitName, AUTO, AUTO, AUTO]
-    assert desks.moved(desk, SHEET, -100).chosen == LimitName.MAX_INFLIGHT
-    assert desks.moved(PAUSING, SHEET, 1) == PAUSING  # not while there is a question about one
+    assert change_desk.moved(desk, desks.rows(SHEET), -100).chosen == LimitName.MAX_INFLIGHT
+    assert change_desk.moved(PAUSING, desks.rows(SHEET), 1) == PAUSING  # not while there is a question about one
 
 
 def test_a_change_is_shown_before_it_is_sent():
     assert "▸ paused no → yes? enter sets it, esc leaves it" in page(PAUSING)
     assert "set it" in labels(PAUSING)
-    assert desks.dropped(PAUSING).pending is None
+    assert change_desk.dropped(PAUSING).pending is None
 
 
 def test_pausing_and_letting_go_again_need_no_cursor():
@@ -118,14 +120,14 @@ def test_a_class_that_is_no_more_can_be_left():
 
 
 def test_a_change_can_be_made_for_a_while_and_a_step_keeps_it():
-    desk = desks.lasting_next(desks.lasting_next(desks.nudged(Desk(), SHEET, 1)))
+    desk = change_desk.lasting_next(change_desk.lasting_next(desks.nudged(Desk(), SHEET, 1)))
     assert "max_inflight 16 → 18 for 10 min? " in page(desk)
     desk = desks.nudged(desk, SHEET, 1)
     assert (desk.pending.value, desk.pending.for_s) == (20, 600.0)
     for _ in range(3):
-        desk = desks.lasting_next(desk)
+        desk = change_desk.lasting_next(desk)
     assert desk.pending.for_s is None
-    assert desks.lasting_next(Desk()) == Desk()
+    assert change_desk.lasting_next(Desk()) == Desk()
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_a_change_can_be_made_for_a_while_and_a_step_keeps_it():
     ],
 )
 def test_what_is_typed_becomes_a_change_to_agree_to(name, text, value):
-    found = desks.typed(desks.typing(at(name), True), SHEET, text)
+    found = desks.typed(change_desk.typing(at(name), True), SHEET, text)
     assert found.pending == Pending(name, SHEET.limits[name].value, value)
     assert not found.is_typing
     assert not found.typing_fault
@@ -158,34 +160,39 @@ def test_what_is_typed_becomes_a_change_to_agree_to(name, text, value):
 )
 def test_what_is_typed_and_is_no_value_is_said_with_what_would_be(name, said, texts):
     for text in texts:
-        found = desks.typed(desks.typing(at(name), True), SHEET, text)
+        found = desks.typed(change_desk.typing(at(name), True), SHEET, text)
         assert (found.typing_fault, found.is_typing, found.pending) == (said, True, None)
 
 
 def test_typing_the_value_in_force_makes_it_ones_own_or_last():
-    found = desks.lasting_next(desks.typed(desks.typing(Desk(), True), SHEET, "16"))
+    found = change_desk.lasting_next(desks.typed(change_desk.typing(Desk(), True), SHEET, "16"))
     assert found.pending == Pending("max_inflight", 16, 16, 60.0)
     assert "max_inflight stays 16 for 1 min? " in page(found)
 
 
 def test_a_reason_goes_along_through_steps_and_is_sent():
-    desk = desks.typed(desks.typing(PAUSING, True, is_reason=True), SHEET, " driver check ")
+    desk = desks.typed(change_desk.typing(PAUSING, True, is_reason=True), SHEET, " driver check ")
     assert not desk.is_typing
     assert "▸ paused no → yes? enter sets it, esc leaves it\n    why: driver check" in page(desk)
     assert desks.order(desk.pending, "from the console", "k")[1].reason == "driver check"
-    desk = desks.lasting_next(desks.nudged(desks.nudged(Desk(), SHEET, 1), SHEET, 1))
-    desk = desks.typed(desks.typing(desk, True, is_reason=True), SHEET, "x" * 999)
+    desk = change_desk.lasting_next(desks.nudged(desks.nudged(Desk(), SHEET, 1), SHEET, 1))
+    desk = desks.typed(change_desk.typing(desk, True, is_reason=True), SHEET, "x" * 999)
     desk = desks.nudged(desk, SHEET, 1)
-    assert (len(desk.pending.reason), desk.pending.for_s) == (desks.REASON_CHARS, 60.0)
+    assert (len(desk.pending.reason), desk.pending.for_s) == (change_desk.REASON_CHARS, 60.0)
 
 
 def test_a_reason_typed_for_a_change_that_is_over_is_no_value():
-    desk = desks.typing(desks.nudged(Desk(), SHEET, 1), True, is_reason=True)
+    desk = change_desk.typing(desks.nudged(Desk(), SHEET, 1), True, is_reason=True)
     moved = sample_throttle.sheet(limits=limits(max_inflight=Limit(value=8, profile=64, who="ops", since=NOW)))
     desk = desks.typed(desks.followed(desk, moved), moved, "16")
     assert desk.pending is None
     assert not desk.is_typing_reason
     assert "your change was not sent" in desk.failure
+
+
+def test_after_a_reason_that_is_not_kept_a_value_is_a_value_again():
+    desk = change_desk.typing(change_desk.typing(Desk(), True, is_reason=True), False)
+    assert desks.typed(change_desk.typing(desk, True), SHEET, "12").pending == Pending("max_inflight", 16, 12)
 
 
 def test_a_limit_is_taken_off_even_where_the_profile_has_one():
@@ -243,14 +250,14 @@ def test_a_row_that_somebody_else_moves_meanwhile_drops_the_change_and_says_so()
 
 
 def test_while_a_change_is_sent_no_other_can_be_made():
-    sending = desks.sending(PAUSING)
+    sending = change_desk.sending(PAUSING)
     assert "paused no → yes: waiting until the gate goes by it …" in page(sending)
     assert not labels(sending) & CHANGES
 
 
 def test_what_the_host_says_is_shown_and_only_as_long_as_it_holds():
     shut = sample_throttle.sheet(limits=limits(paused=Limit(value=True, profile=False, who="ops")))
-    made = desks.answered(desks.sending(PAUSING), "paused", shut)
+    made = desks.done(change_desk.sending(PAUSING), "paused", shut)
     assert "● paused" in page(made, shut)
     assert desks.followed(made, shut).done == "paused"
     assert desks.followed(made, SHEET).done == ""
@@ -265,7 +272,7 @@ def test_a_long_answer_is_cut_rather_than_the_figures():
 
 
 def test_another_host_knows_nothing_of_what_was_made():
-    for desk in (PAUSING, desks.sending(PAUSING), refused(PAUSING), desks.answered(PAUSING, "done", SHEET)):
+    for desk in (PAUSING, change_desk.sending(PAUSING), refused(PAUSING), desks.done(PAUSING, "done", SHEET)):
         assert desks.forgotten(desk) == Desk(chosen="paused")
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from console import change_desk
 from console import throttle_desk as desks
 from console.frame import Moment
 from console.lines import Tone, cells, plain_text
@@ -48,7 +49,7 @@ def at(name, sheet=SHEET):
 
 def refused(desk):
     """The same after the host has refused it."""
-    return desks.answered(desks.sending(desk), "it was refused " * 30, None)
+    return change_desk.refused(change_desk.sending(desk), "it was refused " * 30)
 
 
 SCENES = {
@@ -56,7 +57,7 @@ SCENES = {
     "last": (at(AUTO), LIVE, Polled(SHEET, 0.3)),
     "calm": (Desk(), LIVE, Polled(CALM, 0.3)),
     "pending": (PAUSING, LIVE, Polled(SHEET, 0.3)),
-    "sending": (desks.sending(PAUSING), LIVE, Polled(SHEET, 0.3)),
+    "sending": (change_desk.sending(PAUSING), LIVE, Polled(SHEET, 0.3)),
     "refused": (refused(PAUSING), LIVE, Polled(SHEET, 0.3)),
     "asking": (Desk(), LIVE, Polled()),
     "failed": (Desk(), LIVE, Polled(failure="throttle: the host says no " * 9)),
@@ -92,17 +93,17 @@ def named(sheet: ThrottleSheet) -> st.SearchStrategy[ThrottleSheet]:
 )
 @settings(max_examples=150, suppress_health_check=list(HealthCheck), deadline=None)
 def test_nothing_a_host_can_send_breaks_a_page_or_drives_the_terminal(first, second, words, steps, width, height):
-    desk = desks.moved(Desk(failure=words), first, steps)
+    desk = change_desk.moved(Desk(failure=words), desks.rows(first), steps)
     for change in (
         lambda desk: desks.nudged(desk, first, 1),
         lambda desk: desks.nudged(desk, first, -1),
-        desks.sending,
-        lambda desk: desks.answered(desk, words, first),
+        change_desk.sending,
+        lambda desk: desks.done(desk, words, first),
         lambda desk: desks.taken_off(desk, first),
         lambda desk: desks.followed(desk, second),
-        lambda desk: desks.reset(desks.dropped(desk), first),
+        lambda desk: desks.reset(change_desk.dropped(desk), first),
         lambda desk: desks.typed(desk, second, words),
-        lambda desk: desks.typed(desks.typing(desks.pausing(desk, first), True, is_reason=True), first, words),
+        lambda desk: desks.typed(change_desk.typing(desks.pausing(desk, first), True, is_reason=True), first, words),
     ):
         desk = change(desk)
         for sheet in (first, second):
@@ -134,7 +135,7 @@ FIGURES = (
 )
 
 
-@pytest.mark.parametrize("desk", [Desk(), PAUSING, refused(PAUSING), desks.sending(PAUSING)])
+@pytest.mark.parametrize("desk", [Desk(), PAUSING, refused(PAUSING), change_desk.sending(PAUSING)])
 def test_80x24_holds_what_is_in_force_and_why_what_the_controller_did_and_what_was_refused(desk):
     text = page(desk)
     assert [part for part in FIGURES if part not in text] == []
