@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from engine_host.engine import file_blocks
 from engine_host.engine.echo import Echo
 
 TAIL_LINES = 400
@@ -106,6 +107,8 @@ class LogFile:
         self._max_bytes = max_bytes
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._seen = 0
+        self._partial = b""
+        """The line that is not complete yet; the follower's, like its position."""
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._saved: tuple[int, int] | None = None
@@ -165,7 +168,7 @@ class LogFile:
 
         Read and cut through `file`, never through the path: an operator may move or remove the file meanwhile.
         """
-        position, partial = begin, b""
+        position = begin
         end, deadline = None, math.inf
         while True:
             if end is None and self._stopping.is_set():
@@ -173,23 +176,27 @@ class LogFile:
                 end, deadline = os.fstat(file).st_size, time.monotonic() + _READ_OUT_S
             data = os.pread(file, _READ_BYTES, position)
             position += len(data)
-            if data:
-                echo.write(data)
-                *lines, partial = (partial + data).replace(b"\r", b"\n").split(b"\n")
-                for line in lines:
-                    self._take(line.decode(errors="replace"))
-                partial = partial[-_PARTIAL_BYTES:]
+            self._take_in(data, echo)
             if end is not None and (not data or position >= end or time.monotonic() >= deadline):
                 break
             if not data:
                 if position > self._max_bytes:
-                    self._cut(file, position)
-                if os.fstat(file).st_size < position:  # cut, by us or by somebody at a shell
+                    position = self._cut(file, position, echo)
+                if os.fstat(file).st_size < position:  # by somebody at a shell
                     position = 0
                 self._stopping.wait(_POLL_S)
-        self._take(partial.decode(errors="replace"))
+        self._take(self._partial.decode(errors="replace"))
         os.close(file)
         echo.close(_ECHO_OUT_S)
+
+    def _take_in(self, data: bytes, echo: Echo) -> None:
+        if not data:
+            return
+        echo.write(data)
+        *lines, partial = (self._partial + data).replace(b"\r", b"\n").split(b"\n")
+        for line in lines:
+            self._take(line.decode(errors="replace"))
+        self._partial = partial[-_PARTIAL_BYTES:]
 
     def _take(self, line: str) -> None:
         if not line.strip():
@@ -199,11 +206,34 @@ class LogFile:
         if self._on_line is not None:
             self._on_line(line)
 
-    def _cut(self, file: int, size: int) -> None:
-        """Copy-and-truncate: the children hold the same file open for appending, so it cannot be renamed away."""
-        with contextlib.suppress(OSError), self._older.open("wb") as target:
-            position = max(0, size - self._max_bytes)
-            while block := os.pread(file, 1 << 20, position):
-                target.write(block)
-                position += len(block)
+    def _cut(self, file: int, position: int, echo: Echo) -> int:
+        """Put aside what has been read, as the older copy, and take it out of the file. Returns where to read on.
+
+        The children hold the same file open for appending, so it cannot be renamed away. The two copies follow each
+        other without a gap; the cut is in the middle of a line.
+        """
+        read = file_blocks.whole_blocks(file, position)
+        if not read:
+            return position
+        with contextlib.suppress(OSError), self._older.open("wb") as older:
+            at = max(0, read - self._max_bytes)
+            while block := os.pread(file, min(1 << 20, read - at), at):
+                older.write(block)
+                at += len(block)
+        if file_blocks.take_out(file, read):
+            return position - read
+        rest = self._read_out_and_truncate(file, read)
+        with contextlib.suppress(OSError), self._older.open("ab") as older:
+            older.write(rest)
+        self._take_in(rest[position - read :], echo)
+        return 0
+
+    @staticmethod
+    def _read_out_and_truncate(file: int, at: int) -> bytes:
+        """For a file system without a better way: what is printed between the last look and the cut is lost, so nothing
+        is done between the two."""
+        rest = bytearray()
+        while block := os.pread(file, _READ_BYTES, at + len(rest)):
+            rest += block
         os.ftruncate(file, 0)
+        return bytes(rest)
