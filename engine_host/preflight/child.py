@@ -41,14 +41,7 @@ async def ask_child(
     """Raises `ChildError`, and `TimeoutError` after `deadline_s`; the child is gone in every case. `environment`: what
     the child gets, with our own settings laid over it; None: this process's."""
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=_environment(os.environ if environment is None else environment),
-            start_new_session=True,
-        )
+        process = await _started(command, _environment(os.environ if environment is None else environment))
     except OSError as fault:
         raise ChildError(f"{command[0]} cannot be started: {fault.strerror or fault}") from None
     _yield_to_the_engine(process.pid)
@@ -58,6 +51,30 @@ async def ask_child(
     finally:
         await _end(process)
     return Ended(output, log.decode(errors="replace").splitlines(), process.returncode)
+
+
+async def _started(command: Sequence[str], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
+    """Cancelled while it starts, asyncio would kill the child alone: what that has started by then would live on."""
+    starting = asyncio.create_task(
+        asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.shield(_end_started(starting))  # as in `_end`
+        raise
+
+
+async def _end_started(starting: asyncio.Task[asyncio.subprocess.Process]) -> None:
+    with contextlib.suppress(OSError):  # then there is no child
+        await _end(await starting)
 
 
 def _yield_to_the_engine(pid: int) -> None:
