@@ -2,8 +2,9 @@
 
 vLLM tells the clients of its other streams itself. In one of the Responses API an error is no event that it knows,
 fails a check of its own, and the connection would be cut without a word. One of the Messages API is made from a stream
-of chat completions, and an error in that is read as a piece of the answer, which it is not: the client would be told of
-the fields that are missing in it. Watching costs a call for every event, so other streams are not watched.
+of chat completions, and an error in that, unless it is meant for the client (`engine.vllm.app`), is read as a piece of
+the answer, which it is not: the client would be told of the fields that are missing in it. Watching costs a call for
+every event, so other streams are not watched.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pytest
 from engine_host.engine.port import EngineArguments
 from engine_host.engine.vllm import adapter
 from engine_host.engine.vllm.adapter import VllmEngine
-from engine_host.engine.vllm.app import finish_app
+from engine_host.engine.vllm.app import ending, finish_app
 from engine_host.gateway.unavailable import Unavailable
 
 
@@ -160,6 +160,38 @@ async def test_an_engine_that_another_one_replaces_is_not_told_as_dead(no_vllm: 
         answer = await client.get("/is_sleeping")
     assert (answer.status_code, answer.json()["state"]) == (503, "switching")
     assert "changing its profile" in answer.json()["error"]["message"]
+
+
+async def test_a_client_whose_request_is_ended_reads_why_and_503_from_a_release_without_an_error_for_it(
+    no_vllm: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastapi import FastAPI
+    from fastapi.responses import JSONResponse
+
+    monkeypatch.delattr(sys.modules["vllm"].exceptions, "GracefulHTTPError")  # type: ignore[attr-defined]
+    app = FastAPI()
+
+    @app.get("/ended")
+    async def ended() -> None:
+        raise ending("An operator ended this request.")
+
+    @app.get("/refused")
+    async def refused() -> None:
+        raise ValueError("The prompt is empty.")
+
+    @app.exception_handler(ValueError)
+    async def bad_request(request: object, error: ValueError) -> JSONResponse:
+        return JSONResponse({}, 400)
+
+    app.middleware_stack = app.build_middleware_stack()
+    finish_app(app, Llm(), lambda: Unavailable("dead", "The engine has died."))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://host") as client:
+        answer = await client.get("/ended")
+        assert (await client.get("/refused")).status_code == 400
+    assert answer.status_code == 503
+    assert answer.json()["error"] == {
+        "message": "An operator ended this request.", "type": "Service Unavailable", "param": None, "code": 503
+    }  # fmt: skip
 
 
 async def test_a_build_that_hangs_in_its_thread_holds_up_neither_a_stop_nor_a_deadline(

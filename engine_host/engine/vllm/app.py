@@ -1,4 +1,5 @@
-"""vLLM's own API application: built as `vllm serve` builds it, but for what it answers once its engine is dead."""
+"""vLLM's own API application: built as `vllm serve` builds it, but for what it answers once its engine is dead, and for
+how it tells clients whose requests are ended."""
 
 from __future__ import annotations
 
@@ -34,18 +35,16 @@ async def build_app(llm: Any, namespace: Any, when_dead: Callable[[], Unavailabl
 
 
 def finish_app(app: Any, llm: Any, when_dead: Callable[[], Unavailable]) -> None:
-    """Change what vLLM's application answers once its engine is dead."""
+    """Change what vLLM's application answers once its engine is dead, and to requests that we end."""
     app.state.server = _ServerStub()
     _answer_dead_engine_with_503(app, lambda: _REPLACED if getattr(llm, "is_retired", False) else when_dead())
+    _answer_ended_requests_with_503(app)
     _replace_health(app, llm)
+    _tell_messages_clients(app)
 
 
 def _answer_dead_engine_with_503(app: Any, when_dead: Callable[[], Unavailable]) -> None:
-    """Replace vLLM's handler for a dead engine, which answers 500 and stops the server.
-
-    vLLM's app arrives with its middleware already built, so the handler is added to the layer that looks them up.
-    """
-    from starlette.middleware.exceptions import ExceptionMiddleware
+    """Replace vLLM's handler for a dead engine, which answers 500 and stops the server."""
     from starlette.responses import Response
     from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -53,12 +52,31 @@ def _answer_dead_engine_with_503(app: Any, when_dead: Callable[[], Unavailable])
         why = when_dead()
         return Response(unavailable_body(why), 503, unavailable_headers(why))
 
-    app.add_exception_handler(EngineDeadError, answer)
+    _add_handler(app, EngineDeadError, answer)
+
+
+def _answer_ended_requests_with_503(app: Any) -> None:
+    """As newer releases answer their own error for it; these would take it for a fault of the client's."""
+    from starlette.responses import JSONResponse
+
+    async def answer(request: Any, error: Exception) -> Any:
+        status = EndedError.http_status
+        body = {"message": str(error), "type": status.phrase, "param": None, "code": status.value}
+        return JSONResponse({"error": body}, status.value)
+
+    _add_handler(app, EndedError, answer)
+
+
+def _add_handler(app: Any, kind: type[Exception], answer: Callable[[Any, Exception], Any]) -> None:
+    """vLLM's app arrives with its middleware already built, so it is added to the layer that looks handlers up."""
+    from starlette.middleware.exceptions import ExceptionMiddleware
+
+    app.add_exception_handler(kind, answer)
     layer = app.middleware_stack
     while layer is not None and not isinstance(layer, ExceptionMiddleware):
         layer = getattr(layer, "app", None)
     if layer is not None:
-        layer.add_exception_handler(EngineDeadError, answer)
+        layer.add_exception_handler(kind, answer)
 
 
 def _replace_health(app: Any, llm: Any) -> None:
@@ -75,11 +93,38 @@ def _replace_health(app: Any, llm: Any) -> None:
         routes.insert(0, Route("/health", health, methods=["GET"]))
 
 
+def _tell_messages_clients(app: Any) -> None:
+    """Let a stream of the Messages API end with the words of an error that is meant for its client.
+
+    It is made from a stream of chat completions, and takes an error told in that for a broken piece of the answer, but
+    tells one that is raised there in its own form. What tells of our insides stays as it is: see
+    `gateway.failing_streams`.
+    """
+    serving = getattr(app.state, "anthropic_serving_messages", None)
+    if serving is None:
+        return
+    tell = serving.create_streaming_error_response
+
+    def told(error: Any, *arguments: Any, **named: Any) -> Any:
+        if hasattr(error, "http_status"):
+            raise error
+        return tell(error, *arguments, **named)
+
+    serving.create_streaming_error_response = told
+
+
+class EndedError(ValueError):
+    """Ends a request in releases that have no error of their own for it. Of what ends one, they pass on to whoever
+    answers the client as it is only a `ValueError`."""
+
+    http_status = HTTPStatus.SERVICE_UNAVAILABLE
+
+
 def ending(text: str) -> Exception:
-    """An error that ends one request of an engine that goes on; its client is shown this text. As 503, but by older
-    releases, which pass on the text of a refused request alone, as 400."""
+    """An error that ends one request of an engine that goes on; its client is shown this text, as 503. In a stream,
+    which has begun with 200, older releases call it 400."""
     error = refusal(text)
-    return error if str(error) == text else ValueError(text)
+    return error if str(error) == text else EndedError(text)
 
 
 def refusal(text: str) -> Exception:
