@@ -195,10 +195,16 @@ def order(pending: Pending[LimitValue], reason: str, key: str) -> tuple[str, Cha
     where none was typed."""
     reason = pending.reason or reason
     if pending.is_reset:
-        return "throttle.clear", ThrottleClear(names=[pending.name], reason=reason, idempotency_key=key)
+        seen = {pending.name: pending.seen}
+        return "throttle.clear", ThrottleClear(names=[pending.name], expected=seen, reason=reason, idempotency_key=key)
     if pending.name == AUTO:
-        mode = AutoMode(str(pending.value))
-        return "throttle.auto", ThrottleAuto(mode=mode, for_s=pending.for_s, reason=reason, idempotency_key=key)
+        return "throttle.auto", ThrottleAuto(
+            mode=AutoMode(str(pending.value)),
+            expected=AutoMode(str(pending.seen)),
+            for_s=pending.for_s,
+            reason=reason,
+            idempotency_key=key,
+        )
     return "throttle.set", ThrottleSet(
         limits={pending.name: pending.value},
         expected={pending.name: pending.seen},

@@ -72,9 +72,10 @@ def _order(action: str, arguments: argparse.Namespace) -> Change:
             expected = _each_once(arguments.expect) or None
             return ThrottleSet(limits=limits, for_s=arguments.for_s, expected=expected, **common)
         case "clear":
-            return ThrottleClear(names=arguments.names, **common)
+            return ThrottleClear(names=arguments.names, expected=_each_once(arguments.expect) or None, **common)
         case "auto":
-            return ThrottleAuto(mode=AutoMode(arguments.mode), for_s=arguments.for_s, **common)
+            seen = None if arguments.expect is None else AutoMode(arguments.expect)
+            return ThrottleAuto(mode=AutoMode(arguments.mode), expected=seen, for_s=arguments.for_s, **common)
         case "pause":
             return PauseParams(for_s=arguments.for_s, **common)
         case _:

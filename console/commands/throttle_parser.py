@@ -12,6 +12,8 @@ from console.commands.profiles_parser import AddCommand
 MOST = 1_000_000_000
 LEAST_RATE = 0.001
 DAY_S = 86_400.0
+_MODES = ("off", "observe", "on")
+"""Of `AutoMode`."""
 
 
 def add_throttle(commands: Any, add_command: AddCommand) -> None:
@@ -43,14 +45,16 @@ def add_throttle(commands: Any, add_command: AddCommand) -> None:
         metavar="NAME",
         help="limits as `throttle show` names them, or auto; default: all that was set by hand",
     )
+    _add_expect(clear)
     _common(clear, has_span=False)
     auto = add_command(
         actions,
         "auto",
         "automatic throttling: off, observe (says what it would do), on",
-        "throttle auto observe\nthrottle auto on --for 1h --reason trying\nthrottle auto off",
+        "throttle auto observe\nthrottle auto on --for 1h --reason trying\nthrottle auto off --expect on",
     )
-    auto.add_argument("mode", choices=["off", "observe", "on"])
+    auto.add_argument("mode", choices=_MODES)
+    auto.add_argument("--expect", choices=_MODES, metavar="MODE", help="refuse unless this is the mode in force")
     _common(auto)
     pause = add_command(
         commands,
@@ -107,7 +111,12 @@ def _add_set(actions: Any, add_command: AddCommand) -> None:
         chosen.add_argument(
             option, dest=name, action="store_const", const=True, default=argparse.SUPPRESS, help=f"{text}; see resume"
         )
-    chosen.add_argument(
+    _add_expect(chosen)
+    _common(chosen)
+
+
+def _add_expect(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "--expect",
         action="append",
         default=[],
@@ -115,7 +124,6 @@ def _add_set(actions: Any, add_command: AddCommand) -> None:
         metavar="NAME=VALUE",
         help="refuse unless this is the value in force",
     )
-    _common(chosen)
 
 
 def _common(command: argparse.ArgumentParser, *, has_span: bool = True) -> None:

@@ -225,11 +225,15 @@ class ThrottleClear(Change, frozen=True, kw_only=True):
     names: Annotated[list[str], msgspec.Meta(max_length=16)] = []
     """Of limits, and `auto` for the mode of the controller: back to what the profile says. Empty: all that an operator
     has set, a pause and a drain too."""
+    expected: Annotated[dict[str, LimitValue], msgspec.Meta(max_length=16)] | None = None
+    """As of `throttle.set`; `auto` is the mode."""
 
 
 class ThrottleAuto(Change, frozen=True, kw_only=True):
     mode: AutoMode
     for_s: TtlSeconds | None = None
+    expected: AutoMode | None = None
+    """The mode that the caller saw: another one in force refuses the call."""
 
 
 class PauseParams(Change, frozen=True, kw_only=True):

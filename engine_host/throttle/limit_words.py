@@ -11,7 +11,7 @@ from engine_host.decoder_words import fault
 from engine_host.nearest import suggestion
 from engine_host.profiles.throttle_table import Throttle as Table
 from engine_host.protocol.errors import OperatorError
-from engine_host.protocol.throttling import LimitName, LimitValue
+from engine_host.protocol.throttling import AutoMode, LimitName, LimitValue
 from engine_host.throttle.layers import AUTO, CLOSED
 from engine_host.timed_settings import Setting, span_in_words
 
@@ -50,6 +50,14 @@ def _checked(name: LimitName, value: LimitValue, table: Table) -> LimitValue:
     if name is LimitName.MIN_CLASS and isinstance(found, str) and found not in table.classes:
         raise OperatorError(f"min_class {_shown(found)} is no class", suggestion(found, table.classes))
     return found
+
+
+def checked_mode(value: LimitValue) -> AutoMode:
+    """Raises `OperatorError`."""
+    try:
+        return AutoMode(str(value))
+    except ValueError:
+        raise OperatorError(f"auto {_shown(value)} is no mode", suggestion(str(value), list(AutoMode))) from None
 
 
 def in_words(value: LimitValue) -> str:

@@ -56,6 +56,10 @@ def clear(layers: Layers, asked: Asked, order: ThrottleClear) -> Done:
     named = dict.fromkeys(word if word == AUTO else words.limit_name(word, [AUTO]) for word in order.names)
     limits: Iterable[LimitName] = [name for name in named if isinstance(name, LimitName)]
     is_auto = AUTO in named
+    expected = dict(order.expected or {})
+    if AUTO in expected:
+        _refuse_other_mode(layers, words.checked_mode(expected.pop(AUTO)), asked.now)
+    _refuse_stale(layers, words.checked(expected, layers.table), asked.now)
     if not order.names:
         limits = layers.set_by_hand(asked.now)
         is_auto = layers.mode.in_force(asked.now).who is not None
@@ -71,6 +75,8 @@ def clear(layers: Layers, asked: Asked, order: ThrottleClear) -> Done:
 
 
 def set_auto(layers: Layers, asked: Asked, order: ThrottleAuto) -> Done:
+    if order.expected is not None:
+        _refuse_other_mode(layers, order.expected, asked.now)
     ends, until = asked.end(order.for_s)
     setting = Setting(order.mode, asked.who, order.reason, asked.wall, ends, until)
     after = layers.with_mode(layers.mode.with_(setting), asked.now)
@@ -106,12 +112,22 @@ def _refuse_stale(layers: Layers, expected: Mapping[LimitName, LimitValue], now:
     for name, saw in expected.items():
         one = layers.in_force(name, now)
         if one.value != saw:
-            by = f" (set by {one.who})" if one.who is not None else ""
-            raise OperatorError(
-                f"{name} is {words.in_words(one.value)}{by}; this call expected {words.in_words(saw)}",
-                "look at it again, then decide anew: vllm-console throttle show",
-                exit_code=EXIT_REFUSED,
-            )
+            raise _stale(name, words.in_words(one.value), one.who, words.in_words(saw))
+
+
+def _refuse_other_mode(layers: Layers, saw: AutoMode, now: float) -> None:
+    one = layers.mode.in_force(now)
+    if one.value is not saw:
+        raise _stale(AUTO, one.value, one.who, saw)
+
+
+def _stale(what: str, is_: str, who: str | None, saw: str) -> OperatorError:
+    by = f" (set by {who})" if who is not None else ""
+    return OperatorError(
+        f"{what} is {is_}{by}; this call expected {saw}",
+        "look at it again, then decide anew: vllm-console throttle show",
+        exit_code=EXIT_REFUSED,
+    )
 
 
 def _refuse_idle_bursts(values: Mapping[LimitName, LimitValue], after: Layers, now: float) -> None:

@@ -230,8 +230,10 @@ def test_what_is_sent_is_the_change_and_what_was_seen():
     assert (order.reason, order.idempotency_key) == ("from the console", "key")
     method, order = desks.order(desks.reset(Desk(), SHEET).pending, "why", "key")
     assert (method, order.names, order.reason) == ("throttle.clear", ["max_inflight"], "why")
+    assert order.expected == {"max_inflight": 16}
     method, order = desks.order(Pending(AUTO, "on", "observe", 60.0), "why", "key")
     assert (method, order.mode, order.for_s, order.reason) == ("throttle.auto", AutoMode.OBSERVE, 60.0, "why")
+    assert order.expected is AutoMode.ON
 
 
 # --- what becomes of it -----------------------------------------------------------------------------------------

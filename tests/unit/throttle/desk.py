@@ -73,12 +73,20 @@ class Desk:
     def expecting(self, expected: dict[str, LimitValue], **limits: LimitValue) -> str:
         return self.throttle.set(ThrottleSet(limits=limits, expected=expected, idempotency_key="k"), "ops")
 
-    def clear(self, *names: str, reason: str = "") -> str:
-        return self.throttle.clear(ThrottleClear(names=list(names), reason=reason, idempotency_key="k"), "ops")
+    def clear(self, *names: str, reason: str = "", expected: dict[str, LimitValue] | None = None) -> str:
+        order = ThrottleClear(names=list(names), reason=reason, expected=expected, idempotency_key="k")
+        return self.throttle.clear(order, "ops")
 
-    def auto(self, mode: str, for_s: float | None = None, reason: str = "") -> str:
-        order = ThrottleAuto(mode=AutoMode(mode), for_s=for_s, reason=reason, idempotency_key="k")
-        return self.throttle.auto(order, "ops")
+    def auto(
+        self,
+        mode: str,
+        for_s: float | None = None,
+        reason: str = "",
+        who: str = "ops",
+        expected: AutoMode | None = None,
+    ) -> str:
+        order = ThrottleAuto(mode=AutoMode(mode), for_s=for_s, reason=reason, expected=expected, idempotency_key="k")
+        return self.throttle.auto(order, who)
 
     def pause(self, for_s: float | None = None, who: str = "ops", reason: str = "") -> str:
         return self.throttle.pause(PauseParams(for_s=for_s, reason=reason, idempotency_key="k"), who)

@@ -11,7 +11,7 @@ import pytest
 from engine_host.profiles import build_profile
 from engine_host.protocol.errors import EXIT_INVALID, EXIT_REFUSED, OperatorError
 from engine_host.protocol.snapshot import State
-from engine_host.protocol.throttling import AutoGauge, GateCounts, LimitName
+from engine_host.protocol.throttling import AutoGauge, AutoMode, GateCounts, LimitName
 from engine_host.throttle import throttle as room
 from engine_host.throttle.limits import Limits
 
@@ -200,6 +200,30 @@ async def test_two_operators_do_not_overrule_each_other_unseen(desk: Desk) -> No
     assert error.exit_code == EXIT_REFUSED
     assert error.fact == "max_inflight is 32 (set by maria); this call expected 64"
     assert desk.expecting({"max_inflight": 32, "request_rate": None}, max_inflight=16) == "max_inflight 32 → 16"
+
+
+async def test_nor_do_they_over_the_controllers_mode(desk: Desk) -> None:
+    desk.auto("observe", who="maria")
+    error = refused(desk.auto, "on", expected=AutoMode.OFF)
+    assert (error.exit_code, error.fact) == (
+        EXIT_REFUSED,
+        "auto is observe (set by maria); this call expected off",
+    )
+    assert desk.throttle.auto_mode is AutoMode.OBSERVE
+    assert desk.auto("on", expected=AutoMode.OBSERVE) == "auto observe → on"
+
+
+async def test_nor_over_what_one_of_them_clears(desk: Desk) -> None:
+    desk.set(who="maria", max_inflight=32)
+    desk.auto("on")
+    stale: list[dict[str, Any]] = [{"max_inflight": 16}, {"max_inflight": 32, "auto": "off"}]
+    for expected in stale:
+        error = refused(desk.clear, "max_inflight", "auto", expected=expected)
+        assert error.exit_code == EXIT_REFUSED and "this call expected" in error.fact
+    assert refused(desk.clear, "auto", expected={"auto": "onn"}).fact == "auto 'onn' is no mode"
+    assert desk.gate.limits.max_inflight == 32
+    seen: dict[str, Any] = {"max_inflight": 32, "auto": "on"}
+    assert desk.clear("max_inflight", "auto", expected=seen) == "max_inflight 32 → 64, auto on → off"
 
 
 # --- pause and drain --------------------------------------------------------------------------------------------
