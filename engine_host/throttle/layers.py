@@ -47,6 +47,8 @@ class Layers:
     settings: Mapping[LimitName, Settings[LimitValue]]
     mode: Settings[AutoMode]
     auto: AutoCap = AutoCap()
+    mode_moves: int = 0
+    """How often the mode in force became another: who looks now and then would miss one that came and went."""
 
     @staticmethod
     def of(table: Table) -> Layers:
@@ -66,8 +68,12 @@ class Layers:
 
     def with_mode(self, mode: Settings[AutoMode], now: float) -> Layers:
         """A cap that was only thought of, or that is to hold no longer, does not come into force with another mode."""
-        is_same = mode.in_force(now).value is self.mode.in_force(now).value
-        return dataclasses.replace(self, mode=mode, auto=self.auto if is_same else AutoCap())
+        after = dataclasses.replace(self, mode=mode)
+        return after if mode.in_force(now).value is self.mode.in_force(now).value else after.in_another_mode()
+
+    def in_another_mode(self) -> Layers:
+        """The same after the mode in force has become another."""
+        return dataclasses.replace(self, auto=AutoCap(), mode_moves=self.mode_moves + 1)
 
     def values(self, names: Iterable[LimitName], now: float) -> dict[LimitName, LimitValue]:
         return {name: self.in_force(name, now).value for name in names}

@@ -20,13 +20,13 @@ Note = tuple[str, str, Severity]
 """Kind of event, text, severity."""
 
 
-def moved(layers: Layers, table: Table) -> Layers:
+def moved(layers: Layers, table: Table, now: float) -> Layers:
     """The same settings over another profile's table."""
     settings = {name: one.moved(profile_value(table, name)) for name, one in layers.settings.items()}
     if not set(settings[LimitName.MIN_CLASS].values()) <= {None, *table.classes}:
         settings[LimitName.MIN_CLASS] = Settings(Setting(table.min_class))
     mode = layers.mode.moved(AutoMode(table.auto.mode))
-    return dataclasses.replace(layers, table=table, settings=settings, mode=mode)
+    return dataclasses.replace(layers, table=table, settings=settings).with_mode(mode, now)
 
 
 def notes(before: Layers, after: Layers, name: str, now: float, *, is_another: bool) -> list[Note]:

@@ -52,6 +52,10 @@ class Policy(Protocol):
         """What the profile or an operator says."""
 
     @property
+    def auto_mode_moves(self) -> int:
+        """How often the mode became another: each time what the controller had put in force was taken back."""
+
+    @property
     def auto_overruled_by(self) -> str | None:
         """Who set the cap that wins over the controller's."""
 
@@ -91,6 +95,7 @@ class Pilot:
         self._backlog: Backlog | None = None
         self._ttft_p95_s: float | None = None
         self._settings = Auto()
+        self._mode_moves = 0
         self._controller = AutoController(self._settings)
         self._text = ""
         self._has_failed = False
@@ -152,11 +157,15 @@ class Pilot:
         policy, controller = self._policy, self._controller
         if self._has_failed:
             return
+        had = controller.cap
+        if policy.auto_mode_moves != self._mode_moves:
+            self._mode_moves = policy.auto_mode_moves
+            controller.withdraw()  # also if the mode is the former one again: its cap went with the one between
         if (settings := _in_force(policy)) != self._settings:
-            had, self._settings = controller.cap, settings
+            self._settings = settings
             controller.retune(settings)
-            if had is not None and controller.cap is None:
-                self._tell(None, f"automatic throttling is set to {settings.mode}: cap {had} → none")
+        if had is not None and controller.cap is None:
+            self._tell(None, f"automatic throttling is set to {settings.mode}: cap {had} → none")
         if self._engine is None or self._engine.is_dead:
             self._withdraw("no engine serves")
         elif (who := policy.auto_overruled_by) is not None:

@@ -179,6 +179,11 @@ class Throttle:
         return self._layers.mode.in_force(self._clock()).value
 
     @property
+    def auto_mode_moves(self) -> int:
+        """How often it became another."""
+        return self._layers.mode_moves
+
+    @property
     def auto_overruled_by(self) -> str | None:
         """Who set the cap, or that there is none, that wins over the controller's."""
         return self._layers.settings[LimitName.MAX_INFLIGHT].in_force(self._clock()).who
@@ -213,7 +218,7 @@ class Throttle:
         """`profile` serves, or is to serve, from now on; maybe in another engine."""
         former, before, now = self._profile, self._layers, self._clock()
         self._profile = profile
-        self._layers = limit_moves.moved(before, profile.throttle)
+        self._layers = limit_moves.moved(before, profile.throttle, now)
         self._gate.set_classes(profile.throttle)
         self._gate.set_api_keys(ApiKeys.of(profile.server))
         self._put_in_force()
@@ -264,7 +269,7 @@ class Throttle:
         ended = {name: one for name, settings in layers.settings.items() if (one := settings.end(now)) is not None}
         mode = layers.mode.end(now)
         if mode is not None and mode.value is not layers.mode.in_force(now).value:
-            self._layers = dataclasses.replace(layers, auto=AutoCap())
+            self._layers = layers.in_another_mode()
         self._put_in_force()
         together: dict[tuple[str | None, float | None, float | None], list[LimitName]] = {}
         for name, was in ended.items():

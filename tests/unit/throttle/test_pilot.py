@@ -23,6 +23,7 @@ from engine_host.throttle.auto_dials import AutoDials
 from engine_host.throttle.pilot import Pilot
 from tests.unit.scripted_engine import ScriptedEngine
 from tests.unit.scripted_scheduler import ScriptedScheduler
+from tests.unit.throttle.desk import Desk, profile
 from tests.unit.world import PROFILE
 
 SEQS, K = DialName.MAX_ACTIVE_SEQS, DialName.SPECULATIVE_TOKENS
@@ -33,6 +34,7 @@ SETTINGS = Auto(mode="on", dwell_s=1.0, decrease=0.5, kv_enter=0.9, kv_leave=0.8
 class ScriptedPolicy:
     auto_settings: Auto = SETTINGS
     auto_mode: AutoMode = AutoMode.ON
+    auto_mode_moves: int = 0
     auto_overruled_by: str | None = None
     bound: int | None = None
     is_closed: bool = False
@@ -184,6 +186,22 @@ def test_from_on_to_observe_the_cap_goes(cockpit: Cockpit) -> None:
     cockpit.policy.auto_mode = AutoMode.OBSERVE
     cockpit.steps(0.1)
     assert cockpit.policy.proposed[-1] == (None, "automatic throttling is set to observe: cap 32 → none")
+
+
+async def test_off_and_on_again_before_it_looks_is_seen_and_it_begins_afresh(cockpit: Cockpit) -> None:
+    """It would take the cap that went with `off` for one in force, and never cut below it."""
+    auto = {"mode": "on", "dwell_s": 1.0, "decrease": 0.5, "kv_enter": 0.9, "kv_leave": 0.8}
+    desk = Desk(profile(auto=auto))
+    cockpit.pilot._policy = desk.throttle
+    cockpit.steps(3.0, kv_usage=0.95)
+    assert desk.gate.limits.max_inflight == cockpit.pilot.cap == 32
+    desk.auto("off")
+    desk.auto("on")
+    cockpit.steps(0.1, kv_usage=0.95)
+    assert desk.gate.limits.max_inflight is None and cockpit.pilot.cap is None
+    assert desk.events[-1] == ("throttle.auto", "automatic throttling is set to on: cap 32 → none")
+    cockpit.steps(2.0, kv_usage=0.95)
+    assert desk.gate.limits.max_inflight == cockpit.pilot.cap == 32
 
 
 def test_a_profile_reloaded_with_other_thresholds_is_followed(cockpit: Cockpit) -> None:

@@ -312,6 +312,17 @@ async def test_while_it_observes_it_is_told_and_nothing_is_in_force(desk: Desk) 
     assert desk.gate.limits.max_inflight == 64
 
 
+async def test_what_it_thought_of_under_one_profile_is_not_in_force_under_another(desk: Desk) -> None:
+    desk.throttle.attach(profile(max_inflight=64, auto={"mode": "observe"}))
+    desk.throttle.propose(32, "would move the cap 64 → 32")
+    moves = desk.throttle.auto_mode_moves
+    desk.throttle.attach(profile("b", max_inflight=64, auto={"mode": "on"}))
+    assert (desk.gate.limits.max_inflight, desk.throttle.auto_mode_moves) == (64, moves + 1)
+    desk.throttle.propose(32, "KV 94 %")
+    desk.throttle.attach(profile("c", max_inflight=64, auto={"mode": "on"}))
+    assert (desk.gate.limits.max_inflight, desk.throttle.auto_mode_moves) == (32, moves + 1)
+
+
 async def test_turned_off_its_cap_is_gone_at_once_and_what_it_says_later_is_not_told(desk: Desk) -> None:
     desk.auto("on", for_s=600)
     desk.throttle.propose(32, "KV 94 %")
