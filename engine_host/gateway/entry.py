@@ -18,7 +18,7 @@ from engine_host.gateway.failing_streams import WATCHED
 from engine_host.gateway.gate import Gate
 from engine_host.gateway.held_request import HeldRequest
 from engine_host.gateway.inference_paths import inference_path
-from engine_host.gateway.line import Passage
+from engine_host.gateway.line import Passage, Turned, reason_of
 from engine_host.gateway.refusals import Refusal
 from engine_host.gateway.unavailable import Unavailable, unavailable_body, unavailable_headers
 
@@ -140,18 +140,25 @@ class Entry:
     async def _hand_over(
         self, scope: Scope, request: HeldRequest, send: Send, passage: Passage | None, is_inference: bool
     ) -> None:
-        """To the app that serves when no switch holds it up any more, or tell why there is none."""
+        """To the app that serves when no switch holds it up any more, or tell why it goes to none."""
         is_read = scope["type"] == "http" and scope["method"] in ("GET", "HEAD", "OPTIONS")
-        if not self._open.is_set() and not is_read and not await self._hold_until_open(request):
-            return
-        app, why = self._app, None
-        if app is None:
-            why = self._why
-        elif not is_read:
-            why = self._refusing if self._open.is_set() else HELD_TOO_LONG
+        while True:
+            if not self._open.is_set() and not is_read and not await self._hold_until_open(request):
+                return
+            app = self._app
+            why: Turned | None = None
+            if app is None:
+                why = self._why
+            elif not is_read:
+                why = self._refusing if self._open.is_set() else HELD_TOO_LONG
+            if why is not None or passage is None or self.gate.is_prepared(passage):
+                break
+            # Another engine serves than the one that it was prepared for; and another yet may, once it is for this one.
+            if (why := await self.gate.prepare_again(passage)) is not None:
+                break
         if why is not None:
             if is_inference:
-                self.gate.tally.refused(why.state)
+                self.gate.tally.refused(reason_of(why), None if passage is None else passage.class_name)
             if scope["type"] == "websocket" and passage is None:
                 await request.replay()  # the connect, which has to be taken before it can be answered
             await _answer_refusal(scope, send, why)
@@ -168,7 +175,7 @@ class Entry:
         watched = WATCHED.get(scope.get("path", ""))
         stream = watched(send) if watched is not None else None
         try:
-            handler = app if passage is None else passage.app(app)
+            handler = app if passage is None else self.gate.answering(passage, app)
             await handler(scope, receive, send if stream is None else stream.send)
         except Exception as error:
             if stream is None or not await stream.end(error):
@@ -194,7 +201,7 @@ class Entry:
             del self._held_since[ticket]
 
 
-async def _answer_refusal(scope: Scope, send: Send, why: Refusal | Unavailable) -> None:
+async def _answer_refusal(scope: Scope, send: Send, why: Turned) -> None:
     kind = "http.response"
     if scope["type"] == "websocket":
         kind = "websocket.http.response"
@@ -207,7 +214,7 @@ async def _answer_refusal(scope: Scope, send: Send, why: Refusal | Unavailable) 
     await send({"type": f"{kind}.body", "body": body})
 
 
-def _refusal_parts(why: Refusal | Unavailable) -> tuple[bytes, list[tuple[bytes, bytes]], int]:
+def _refusal_parts(why: Turned) -> tuple[bytes, list[tuple[bytes, bytes]], int]:
     if isinstance(why, Refusal):
         return why.body(), why.headers(), why.status
     return unavailable_body(why), [(k.encode(), v.encode()) for k, v in unavailable_headers(why).items()], 503

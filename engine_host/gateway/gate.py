@@ -53,6 +53,7 @@ class Gate:
         self.prepare: Prepare | None = None
         """What is done with a request before it waits; set once, by the composition root."""
         self._app: AsgiApp | None = None
+        self._openings = 0
         self._shut: Unavailable | None = None
         self._keys = ApiKeys()
         self._classes = PriorityClasses(Throttle())
@@ -85,8 +86,12 @@ class Gate:
         self._keys = keys
 
     def open(self, app: AsgiApp) -> None:
-        """`app` serves; it is the one that a request is prepared with."""
+        """`app` serves; it is the one that a request is prepared with.
+
+        What was prepared before was so for another engine, or by another profile: `prepare_again`.
+        """
         self._app = app
+        self._openings += 1
         self._shut = None
 
     def close(self, why: Unavailable) -> None:
@@ -130,21 +135,55 @@ class Gate:
             return None
         if asked.choices == 0:
             return Passage(None, None, held)
-        turned = self._shut or self._outright(asked)
-        if turned is None and self.prepare is not None and self._app is not None:
-            prepared = await self._prepared(self.prepare, self._app, asked)
+        came, turned = asked, self._shut or self._outright(asked)
+        opening = self._openings
+        if turned is None and self.prepare is not None:
+            prepared = await self._prepared(asked)
+            opening = self._openings
             if isinstance(prepared, Refusal):
                 turned = prepared
             else:
-                if prepared.body is not asked.body:
-                    held.set_body(prepared.body)
+                if prepared.body is not came.body:
+                    held.replace_body(prepared.body)
                 asked = prepared
             asked = self._as_classed_now(asked)
             turned = turned or self._shut or self._outright(asked)  # all that may have changed meanwhile
-        if turned is None:
-            return await self._line.place(asked, held)
-        self.tally.refused(reason_of(turned), asked.class_name)
-        return turned
+        if turned is not None:
+            self.tally.refused(reason_of(turned), asked.class_name)
+            return turned
+        entered = await self._line.place(asked, held)
+        if isinstance(entered, Passage):
+            entered.came, entered.opening = came, opening
+        return entered
+
+    def is_prepared(self, passage: Passage) -> bool:
+        """For the engine and the profile that serve now."""
+        return passage.came is None or passage.opening == self._openings
+
+    async def prepare_again(self, passage: Passage) -> Refusal | None:
+        """As it came, for the engine and the profile that serve now; why it may not go to them, or None.
+
+        Its place stays taken, and what it took of the rates as it was counted for the engine before.
+        """
+        came, former = passage.came, passage.asked
+        assert came is not None and former is not None, "asked for one that was prepared"
+        prepared = await self._prepared(came)
+        passage.opening = self._openings
+        if isinstance(prepared, Refusal):
+            return prepared
+        if prepared.body is not former.body:
+            passage.held.replace_body(prepared.body)
+        passage.asked = prepared
+        return None
+
+    def answering(self, passage: Passage, app: AsgiApp) -> AsgiApp:
+        """What answers it while `app` serves: from now on it goes nowhere else."""
+        asked, passage.came = passage.asked, None
+        if asked is None:
+            return app
+        if asked.is_truncated or asked.segments > 1:
+            self.tally.reshaped(asked.is_truncated, asked.segments > 1)
+        return app if asked.through is None else asked.through(app)
 
     async def _read(self, path: str, scope: Scope, held: HeldRequest) -> Asked | None:
         """What is asked; None when the client hung up before it was said."""
@@ -173,12 +212,18 @@ class Gate:
             wants_prompt_tokens=self._line.capacity.counts_prompts,
         )
 
-    async def _prepared(self, prepare: Prepare, app: AsgiApp, asked: Asked) -> Asked | Refusal:
-        try:
-            return await prepare(app, asked)
-        except Exception:
-            logger.exception("a request was not looked into, and goes on as it came")
-            return asked
+    async def _prepared(self, asked: Asked) -> Asked | Refusal:
+        """For the engine and the profile that serve when this returns."""
+        while self.prepare is not None and (app := self._app) is not None:
+            opening = self._openings
+            try:
+                prepared = await self.prepare(app, asked)
+            except Exception:
+                logger.exception("a request was not looked into, and goes on as it came")
+                prepared = asked
+            if opening == self._openings:
+                return prepared
+        return asked
 
     def _as_classed_now(self, asked: Asked) -> Asked:
         """The class of the same name, should there be other classes than when `asked` was read."""

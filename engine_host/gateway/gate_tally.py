@@ -56,7 +56,7 @@ class GateTally:
             self._class(class_name).refused += 1
 
     def reshaped(self, is_truncated: bool, is_segmented: bool) -> None:
-        """One that was admitted as another than it came."""
+        """One that goes to the app as another than it came."""
         self._truncated += is_truncated
         self._segmented += is_segmented
 

@@ -55,15 +55,15 @@ class HeldRequest:
                     return None
                 parts.append(message.get("body", b""))
             body = b"".join(parts)
-        self.set_body(body)
-        return body
-
-    def set_body(self, body: bytes) -> None:
-        """What the app will get as the whole body."""
-        self._kept.clear()
         self._kept.append({"type": "http.request", "body": body, "more_body": False})
         self.kept_bytes = len(body)
         self._is_whole = True
+        return body
+
+    def replace_body(self, body: bytes) -> None:
+        """The app will get `body` instead of the whole one that was read, which whoever replaces it keeps as well."""
+        self._kept[0] = {"type": "http.request", "body": body, "more_body": False}
+        self.kept_bytes += len(body)
 
     async def read_first(self) -> bool:
         """Read and keep one message; whether the client is still there."""

@@ -9,7 +9,6 @@ import asyncio
 import math
 from collections.abc import Callable
 
-from engine_host.engine.port import AsgiApp
 from engine_host.gateway.asked import Asked
 from engine_host.gateway.capacity import Capacity
 from engine_host.gateway.gate_tally import GateTally
@@ -42,25 +41,29 @@ Outright = Callable[[Asked], Turned | None]
 class Passage:
     """The place of one admitted request; to be left when its response is done."""
 
-    __slots__ = ("_asked", "_line", "held")
+    __slots__ = ("_line", "_taken_for", "asked", "came", "held", "opening")
 
     def __init__(self, line: Line | None, asked: Asked | None, held: HeldRequest) -> None:
         """`line` is None where no place was taken."""
         self._line = line
-        self._asked = asked
+        self._taken_for = asked
+        self.asked = asked
+        """As it is to be answered."""
         self.held = held
+        self.came: Asked | None = None
+        """What was asked before it was prepared; None: it needs no preparation, or no other one any more."""
+        self.opening = 0
+        """The opening of the gate that it was prepared for."""
 
-    def app(self, serving: AsgiApp) -> AsgiApp:
-        """What answers the request while `serving` is vLLM's app."""
-        if self._asked is None or self._asked.through is None:
-            return serving
-        return self._asked.through(serving)
+    @property
+    def class_name(self) -> str | None:
+        return None if self._taken_for is None else self._taken_for.class_name
 
     def leave(self) -> None:
         self.held.drop()
         line, self._line = self._line, None
-        if line is not None and self._asked is not None:
-            line.left(self._asked)
+        if line is not None and self._taken_for is not None:
+            line.left(self._taken_for)
 
 
 class _Waiter:
@@ -210,8 +213,6 @@ class Line:
         self._pace.admitted(now, has_waited)
         self._queue.admitted(asked.class_rank, now)
         self._tally.admitted(asked.class_name)
-        if asked.is_truncated or asked.segments > 1:
-            self._tally.reshaped(asked.is_truncated, asked.segments > 1)
 
     def _make_room(self, newcomer: _Waiter, now: float) -> None:
         """The queue is too long by `newcomer`: the least leaves, which may be the newcomer itself."""
