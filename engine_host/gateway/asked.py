@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -76,12 +77,16 @@ class Fields(msgspec.Struct, frozen=True):
 
 _FIELDS = msgspec.json.Decoder(Fields)
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
+_IS_LIST, _IS_IDS = re.compile(rb"\s*\["), re.compile(rb"\s*\[\s*[-0-9]")
+"""However much white space a client puts in: what is taken for one prompt is let in as one."""
 
 
 def read_fields(body: bytes) -> Fields | None:
     """What of a body costs; None when it is no JSON object, which vLLM will say itself."""
     try:
         return _FIELDS.decode(body)
+    except RecursionError:  # vLLM refuses what is nested so deeply as well
+        return None
     except msgspec.DecodeError:
         pass
     try:  # as vLLM reads it: NaN, a lone surrogate, another encoding than UTF-8 must not be a way past the gate
@@ -139,10 +144,7 @@ def _integer(raw: msgspec.Raw, otherwise: int) -> int:
 
 def _length(raw: msgspec.Raw) -> int:
     """Of a list of prompts; a text, or one prompt as token ids, is one."""
-    opened = bytes(memoryview(raw)[:64]).lstrip()
-    if not opened.startswith(b"["):
-        return 1
-    if opened[1:].lstrip()[:1] in b"-0123456789":
+    if not _IS_LIST.match(raw) or _IS_IDS.match(raw):
         return 1
     try:
         return max(1, len(_LIST.decode(raw)))

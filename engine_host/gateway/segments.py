@@ -144,6 +144,9 @@ class _Streamed(_Run):
 
     async def answer(self, requests: Sequence[Json]) -> None:
         options = requests[0].get("stream_options") or {}
+        if not isinstance(options, dict):
+            await self._run(requests[0], self._send)  # vLLM says itself what is wrong with them
+            return
         wants_usage = bool(options.get("include_usage"))
         usage: Json = {}
         for at, request in enumerate(requests):

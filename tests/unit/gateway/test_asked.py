@@ -28,6 +28,8 @@ def choices(path: str, body: Any) -> int:
         ("/v1/completions", {"prompt": [[1, 2], [3, 4]]}, 2),
         ("/v1/completions", {"prompt": []}, 1),
         ("/v1/completions", b'{"prompt": [ \n 1, 2]}', 1),
+        ("/v1/completions", b'{"prompt": [' + b" " * 100 + b'"one", "two"]}', 2),
+        ("/v1/completions", b'{"prompt": [' + b" " * 100 + b"1, 2]}", 1),
         ("/v1/chat/completions", {"messages": [{}, {}, {}], "n": 3}, 3),
         ("/v1/chat/completions", {"messages": [{}], "documents": ["a", "b"]}, 1),
         ("/v1/chat/completions/batch", {"messages": [[{}], [{}], [{}, {}]]}, 3),

@@ -156,6 +156,15 @@ async def test_what_is_cheap_passes_however_full_and_paused_the_gate_is() -> Non
     await probe.answered()
 
 
+async def test_what_is_nested_too_deeply_goes_to_vllm_which_says_so_itself() -> None:
+    served = Served(Limits(draining=True))
+    deep = b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    client = Client(served.entry, deep).start()
+    with pytest.raises(RecursionError):  # as this model's own json does; vLLM answers 400
+        await client.answered()
+    assert served.model.bodies == [deep]
+
+
 @pytest.mark.parametrize("limits", [Limits(paused=True), Limits(max_inflight=1), Limits(draining=True)])
 async def test_malformed_json_goes_to_vllm_which_says_so_itself(limits: Limits) -> None:
     served = Served(limits)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine_host.engine.port import AsgiApp
+from engine_host.gateway.asked import Asked
 from engine_host.gateway.unavailable import Unavailable
 from engine_host.throttle.limits import Limits
 from tests.unit.gateway.clients import BY_HEADER, Client, Model, Served, turns
@@ -41,8 +44,21 @@ class Story:
 
     def __init__(self) -> None:
         self.served = Served(table=BY_HEADER)
+        self.served.gate.prepare = self._prepare
         self.models = [self.served.model]
         self.clients: list[Client] = []
+        self.strange: list[Asked] = []
+        """Answered by another app than they were prepared for."""
+
+    async def _prepare(self, app: AsgiApp, asked: Asked) -> Asked:
+        await asyncio.sleep(0)
+
+        def through(serving: AsgiApp) -> AsgiApp:
+            if serving is not app:
+                self.strange.append(asked)
+            return serving
+
+        return replace(asked, through=through)
 
     async def step(self, what: str, how: Any) -> None:
         served, open_clients = self.served, [client for client in self.clients if not client.is_done]
@@ -98,6 +114,7 @@ class Story:
         if tasks:
             await asyncio.wait(tasks, timeout=5)
         assert all(task.done() for task in tasks)
+        assert not self.strange
         counts = self.served.gate.counts()
         assert (counts.inflight, self.served.gate._line.held_bytes.used, self.served.gate._line._wake) == (0, 0, None)
         answered = [client for client in self.clients if client.sent]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from engine_host.engine.port import Receive, Scope, Send
 from engine_host.gateway.segments import segmented
 from tests.unit.gateway.scripted_app import Client, Json, ScriptedApp
 
@@ -32,6 +33,21 @@ async def answered(requests: list[Json], app: ScriptedApp | None = None, client:
     }
     await segmented(app or ScriptedApp(), requests, HEADERS)(scope, client.receive, client.send)
     return client
+
+
+async def test_stream_options_that_are_none_are_for_vllm_to_refuse() -> None:
+    asked: list[Json] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.append(json.loads((await receive())["body"]))
+        await send({"type": "http.response.start", "status": 400, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    client = Client(b"")
+    scope = {"type": "http", "headers": [], "path": "/v1"}
+    await segmented(app, completions(stream=True, stream_options="all"), HEADERS)(scope, client.receive, client.send)
+    assert (client.status, client.json) == (400, {})
+    assert asked == completions(stream=True, stream_options="all")[:1]
 
 
 async def test_the_answers_are_joined_under_the_first_ones_id() -> None:
