@@ -6,6 +6,7 @@ Light, as every start of the console reads it.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -133,12 +134,20 @@ def seen_limit(text: str) -> tuple[str, bool | int | float | str | None]:
         return limit_name(name), words[value.lower()]
     if (seconds := span_s(value)) is not None:
         return limit_name(name), seconds
-    for kind in (int, float):
+    for kind in (int, _finite):
         try:
             return limit_name(name), kind(value)
         except ValueError:
             continue
     return limit_name(name), value
+
+
+def _finite(text: str) -> float:
+    """JSON knows no others, and would send none in their place. Raises `ValueError`."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def _dial_name(name: str) -> str:

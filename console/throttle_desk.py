@@ -12,17 +12,12 @@ from console import change_desk
 from console import format as fmt
 from console.argument_types import Number, OrNone, Span, Whole
 from console.change_desk import Pending, Stage, asked, at_cursor, reasoned, typing
-from console.commands.throttle_parser import DAY_S, LEAST_RATE, MOST
+from console.commands.throttle_parser import DAY_S, LEAST_RATE, MOST, QUEUE_MOST
 from console.throttle_panels import value_text
 from engine_host.protocol.methods import Change, ThrottleAuto, ThrottleClear, ThrottleSet
-from engine_host.protocol.throttling import AutoMode, Limit, LimitName, LimitValue, ThrottleSheet
-
-AUTO = "auto"
-"""The row of the controller's mode, below those of the limits."""
+from engine_host.protocol.throttling import AUTO, AutoMode, Limit, LimitName, LimitValue, ThrottleSheet
 
 SWITCHES = frozenset({LimitName.PAUSED, LimitName.DRAINING})
-
-QUEUE_MOST = 1_000_000
 
 _COUNT, _RATE = OrNone(Whole(1, MOST)), OrNone(Number(LEAST_RATE, float(MOST)))
 _COUNT_HINT, _RATE_HINT = f"1 to {MOST:,}, or none", f"{LEAST_RATE:g} to {MOST:,}, or none"
@@ -53,7 +48,7 @@ class Desk(change_desk.Desk[LimitValue]):
 
 
 def rows(sheet: ThrottleSheet | None) -> dict[str, Limit]:
-    """Every limit, and the controller's mode as one more."""
+    """Every limit, and the controller's mode as one more, `AUTO`, below them."""
     if sheet is None:
         return {}
     auto = sheet.auto

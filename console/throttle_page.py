@@ -16,11 +16,11 @@ from console.frame import HEAD, WAITING, Moment, head, seen, sized
 from console.lines import BLANK, Line, Tone, clip, faded, fit, line
 from console.model import State, may
 from console.polled import Polled, is_old, no_answer, standing
-from console.throttle_desk import AUTO, Desk, chosen, rows
+from console.throttle_desk import Desk, chosen, rows
 from console.throttle_panels import auto_lines, class_lines, count_lines, set_by, value_text
 from console.words import ROLE_NEEDED
 from engine_host.protocol.methods import METHODS
-from engine_host.protocol.throttling import AutoGauge, AutoMode, Limit, LimitName, LimitValue, ThrottleSheet
+from engine_host.protocol.throttling import AUTO, AutoGauge, AutoMode, Limit, LimitName, LimitValue, ThrottleSheet
 
 NAME = 20
 """Cells of a limit's name with its mark."""

@@ -10,6 +10,7 @@ from console.commands.inside_parser import LONGEST_S
 from console.commands.profiles_parser import AddCommand
 
 MOST = 1_000_000_000
+QUEUE_MOST = 1_000_000
 LEAST_RATE = 0.001
 DAY_S = 86_400.0
 _MODES = ("off", "observe", "on")
@@ -91,7 +92,7 @@ def _add_set(actions: Any, add_command: AddCommand) -> None:
         )
     chosen.add_argument(
         "--hold-queue",
-        type=Whole(0, 1_000_000),
+        type=Whole(0, QUEUE_MOST),
         default=argparse.SUPPRESS,
         metavar="N",
         help="requests that may wait at the gate; 0: none waits",

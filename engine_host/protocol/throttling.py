@@ -14,6 +14,9 @@ import msgspec
 
 from .snapshot import Percentiles
 
+AUTO = "auto"
+"""Who sets what the controller chooses, and the name of its mode where limits are named."""
+
 LimitValue = bool | int | float | str | None
 """`None`: no such limit."""
 
@@ -102,8 +105,9 @@ class AutoGauge(msgspec.Struct, frozen=True, kw_only=True):
     """One figure that the controller watches."""
 
     name: str
-    """`kv` `waiting` `preemptions` `ttft_p95`."""
+    """`kv` (0..1) `waiting` (requests) `preemptions` (a second) `ttft_p95` (seconds)."""
     value: float | None
+    """In that unit, as the thresholds are; None: unknown."""
     enter: float | None
     """Above it for `dwell_s` the cap comes down; None: not watched."""
     leave: float | None
@@ -117,7 +121,9 @@ class AutoState(msgspec.Struct, frozen=True, kw_only=True):
     who: str | None = None
     """Who set the mode; None: the profile."""
     since: float | None = None
+    """Unix time."""
     until: float | None = None
+    """Unix time at which the former mode returns; None: it stays."""
     cap: int | None = None
     """That it has put in force, or would have (`observe`); None: no cap."""
     text: str = ""
@@ -139,7 +145,9 @@ class ThrottleSheet(msgspec.Struct, frozen=True, kw_only=True):
     class_names: list[str] = []
     """Lowest first."""
     overlong: str = "reject"
+    """What becomes of a prompt that is too long: `reject` `truncate` `segment`."""
     at: float = 0.0
+    """Unix time at which it was read."""
 
 
 LimitValues = Annotated[dict[str, LimitValue], msgspec.Meta(min_length=1, max_length=16)]

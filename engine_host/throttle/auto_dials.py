@@ -18,11 +18,9 @@ from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.events import Severity
 from engine_host.protocol.methods import DialsSet
 from engine_host.protocol.snapshot import Dial
+from engine_host.protocol.throttling import AUTO
 
 logger = logging.getLogger(__name__)
-
-AUTO = "auto"
-"""Who set what the controller sets."""
 
 
 class AutoDials:

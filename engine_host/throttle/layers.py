@@ -17,12 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine_host.profiles.throttle_table import Throttle as Table
-from engine_host.protocol.throttling import AutoMode, Limit, LimitName, LimitValue
+from engine_host.protocol.throttling import AUTO, AutoMode, Limit, LimitName, LimitValue
 from engine_host.throttle.limits import Limits
 from engine_host.timed_settings import Setting, Settings
-
-AUTO = "auto"
-"""Who sets what the controller chooses, and the name by which its mode is cleared."""
 
 CLOSED = (LimitName.PAUSED, LimitName.DRAINING)
 """While one of them is in force nothing is let in."""

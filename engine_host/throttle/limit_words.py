@@ -11,8 +11,8 @@ from engine_host.decoder_words import fault
 from engine_host.nearest import suggestion
 from engine_host.profiles.throttle_table import Throttle as Table
 from engine_host.protocol.errors import OperatorError
-from engine_host.protocol.throttling import AutoMode, LimitName, LimitValue
-from engine_host.throttle.layers import AUTO, CLOSED
+from engine_host.protocol.throttling import AUTO, AutoMode, LimitName, LimitValue
+from engine_host.throttle.layers import CLOSED
 from engine_host.timed_settings import Setting, span_in_words
 
 _SHOWN_CHARS = 60

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from engine_host.profiles.throttle_check import BURSTS
 from engine_host.protocol.errors import EXIT_REFUSED, OperatorError
 from engine_host.protocol.methods import ThrottleAuto, ThrottleClear, ThrottleSet
-from engine_host.protocol.throttling import AutoMode, LimitName, LimitValue
+from engine_host.protocol.throttling import AUTO, AutoMode, LimitName, LimitValue
 from engine_host.throttle import limit_words as words
-from engine_host.throttle.layers import AUTO, CLOSED, Layers, profile_value
+from engine_host.throttle.layers import CLOSED, Layers, profile_value
 from engine_host.timed_settings import Setting, Settings
 
 Done = tuple[Layers, str]
@@ -47,7 +47,7 @@ def set_limits(layers: Layers, asked: Asked, order: ThrottleSet) -> Done:
     _refuse_idle_bursts(values, after, asked.now)
     moves = _moves(layers, after, values, asked.now)
     if values.get(LimitName.PAUSED) and not after.in_force(LimitName.HOLD_QUEUE, asked.now).value:
-        moves[-1] += " (hold_queue is 0: who comes is refused at once)"
+        moves[list(values).index(LimitName.PAUSED)] += " (hold_queue is 0: who comes is refused at once)"
     return after, words.told(moves, order.for_s, order.reason)
 
 

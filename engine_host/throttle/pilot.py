@@ -19,7 +19,7 @@ from engine_host.engine.host_state import EventSink
 from engine_host.engine.port import Backlog, Engine, StepStats
 from engine_host.profiles.throttle_table import Auto
 from engine_host.protocol.events import Severity
-from engine_host.protocol.throttling import AutoGauge, AutoMode
+from engine_host.protocol.throttling import AUTO, AutoGauge, AutoMode
 from engine_host.telemetry.store import TelemetryStore
 from engine_host.throttle.auto import AutoController
 from engine_host.throttle.auto_dials import AutoDials
@@ -127,6 +127,9 @@ class Pilot:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
                 self.look()
+            except Exception:
+                self._fail()
+            try:  # also when the look has failed: what it had turned down has to come back
                 await self._settle_dials()
             except Exception:
                 self._fail()
@@ -216,7 +219,7 @@ class Pilot:
         self._has_failed = True
         logger.exception("the automatic throttle failed and is taken out")
         text = "automatic throttling failed and is off until the host starts anew; its cap is gone"
-        self._on_event("throttle.auto.failed", text, severity=Severity.ERROR, who="auto")
+        self._on_event("throttle.auto.failed", text, severity=Severity.ERROR, who=AUTO)
         try:
             self._controller.withdraw()
             self._policy.propose(None, text)

@@ -26,6 +26,7 @@ from engine_host.protocol import snapshot
 from engine_host.protocol.methods import PauseParams, ResumeParams, ThrottleAuto, ThrottleClear, ThrottleSet
 from engine_host.protocol.snapshot import State
 from engine_host.protocol.throttling import (
+    AUTO,
     AutoGauge,
     AutoMode,
     AutoState,
@@ -35,7 +36,7 @@ from engine_host.protocol.throttling import (
 )
 from engine_host.throttle import limit_moves, orders
 from engine_host.throttle import limit_words as words
-from engine_host.throttle.layers import AUTO, CLOSED, AutoCap, Layers
+from engine_host.throttle.layers import CLOSED, AutoCap, Layers
 from engine_host.throttle.limits import Limits
 
 logger = logging.getLogger(__name__)
@@ -266,11 +267,15 @@ class Throttle:
 
     def _end(self, now: float) -> None:
         layers = self._layers
-        ended = {name: one for name, settings in layers.settings.items() if (one := settings.end(now)) is not None}
-        mode = layers.mode.end(now)
+        ended = {name: one for name, settings in layers.settings.items() if (one := settings.over(now)) is not None}
+        mode = layers.mode.over(now)
         if mode is not None and mode.value is not layers.mode.in_force(now).value:
             self._layers = layers.in_another_mode()
         self._put_in_force()
+        layers.mode.end(now)  # not before: a gate that has failed is told again
+        for settings in layers.settings.values():
+            settings.end(now)
+        self._wake_at(self._layers.next_end(), now)
         together: dict[tuple[str | None, float | None, float | None], list[LimitName]] = {}
         for name, was in ended.items():
             together.setdefault((was.who, was.since, was.until), []).append(name)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.argument_types import Span, dial_value, span_s
+from console.argument_types import Span, dial_value, seen_limit, span_s
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,23 @@ def test_spans(text: str, seconds: float) -> None:
 @pytest.mark.parametrize("text", ["", "10", "m", "-5m", "10 m", "10min", "1h30", "1e3s", "ten"])
 def test_no_spans(text: str) -> None:
     assert span_s(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("max-inflight=64", ("max_inflight", 64)),
+        ("request_rate=0.5", ("request_rate", 0.5)),
+        ("request_rate=none", ("request_rate", None)),
+        ("hold-deadline=2m", ("hold_deadline_s", 120.0)),
+        ("pause=yes", ("paused", True)),
+        ("auto=on", ("auto", "on")),
+        ("request_rate=nan", ("request_rate", "nan")),  # for the host to refuse: as a number it would be sent as none
+        ("request_rate=inf", ("request_rate", "inf")),
+    ],
+)
+def test_what_was_seen_of_a_limit(text: str, seen: tuple[str, object]) -> None:
+    assert seen_limit(text) == seen
 
 
 @given(st.text(max_size=12))

@@ -281,6 +281,22 @@ async def test_dials_follow_the_cap_and_return_with_it(with_dials: Cockpit) -> N
     assert [kind for kind, _ in with_dials.events] == ["throttle.auto.dials"] * 2
 
 
+async def test_dials_return_though_the_controller_fails_at_every_look(
+    with_dials: Cockpit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_dials.steps(3.0, kv_usage=0.95)
+    await settle(with_dials)
+    assert with_dials.dials.read()[SEQS].value == 32
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(ScriptedEngine, "backlog", fail)
+    await settle(with_dials)
+    assert with_dials.dials.read()[SEQS].value == 256
+    assert [kind for kind, _ in with_dials.events].count("throttle.auto.failed") == 1
+
+
 async def test_an_operators_dial_is_left_alone(with_dials: Cockpit) -> None:
     await maria(with_dials, SEQS, 200)
     with_dials.steps(3.0, kv_usage=0.95)

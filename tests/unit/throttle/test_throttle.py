@@ -130,6 +130,7 @@ async def test_a_gate_that_fails_at_an_end_is_told_again(desk: Desk, monkeypatch
     assert desk.gate.limits.max_inflight == 16
     desk.gate.failure = None
     await desk.until(lambda: desk.gate.limits.max_inflight == 64)
+    assert desk.events == [("throttle.returned", "max_inflight 16 → 64: the 1 m of ops are over")]
 
 
 async def test_clear_brings_back_what_the_profile_says_of_one_or_of_all(desk: Desk) -> None:
@@ -255,6 +256,8 @@ async def test_a_gate_that_several_have_closed_opens_with_the_last_of_them(desk:
 async def test_who_pauses_is_told_that_nobody_may_wait(desk: Desk) -> None:
     desk.set(hold_queue=0)
     assert desk.pause() == "paused (hold_queue is 0: who comes is refused at once)"
+    said = "still paused (hold_queue is 0: who comes is refused at once), max_inflight 64 → 3"
+    assert desk.set(paused=True, max_inflight=3) == said
 
 
 async def test_a_pause_over_a_pause_leaves_the_former_one(desk: Desk) -> None:
