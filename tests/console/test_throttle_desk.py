@@ -9,9 +9,9 @@ from console import change_desk
 from console import throttle_desk as desks
 from console.change_desk import Pending
 from console.model import Disconnected, Freeze, reduce
-from console.throttle_desk import AUTO, Desk, stepped
+from console.throttle_desk import Desk, stepped
 from engine_host.protocol.methods import Role
-from engine_host.protocol.throttling import AutoMode, GateCounts, Limit, LimitName
+from engine_host.protocol.throttling import AUTO, AutoMode, GateCounts, Limit, LimitName
 from tests.console import sample, sample_live, sample_throttle
 from tests.console.sample_throttle import NOW, limits
 from tests.console.test_overview import state_of

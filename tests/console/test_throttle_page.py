@@ -14,11 +14,20 @@ from console import throttle_desk as desks
 from console.frame import Moment
 from console.lines import Tone, cells, plain_text
 from console.polled import Polled
-from console.throttle_desk import AUTO, Desk
+from console.throttle_desk import Desk
 from console.throttle_page import throttle_page
 from console.tui.offers import offered
 from engine_host.protocol.methods import Role
-from engine_host.protocol.throttling import AutoGauge, AutoMode, AutoState, GateCounts, Limit, LimitName, ThrottleSheet
+from engine_host.protocol.throttling import (
+    AUTO,
+    AutoGauge,
+    AutoMode,
+    AutoState,
+    GateCounts,
+    Limit,
+    LimitName,
+    ThrottleSheet,
+)
 from tests.console import sample, sample_live, sample_throttle
 from tests.console.anything import anything
 from tests.console.sample_throttle import NOW, limits
