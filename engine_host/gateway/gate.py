@@ -98,7 +98,7 @@ class Gate:
         """Nothing serves new requests: who waits is told `why` at once, and whoever comes until `open`."""
         self._app = None
         self._shut = why
-        self._line.turn_away(lambda asked: why)
+        self._line.close(why)
 
     # --- what it tells ---------------------------------------------------------------------------------------------
 

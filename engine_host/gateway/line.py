@@ -38,6 +38,10 @@ Outright = Callable[[Asked], Turned | None]
 """Why one that waits may not do so any more; None: it may."""
 
 
+def _is_closed(limits: Limits) -> bool:
+    return limits.paused or limits.draining
+
+
 class Passage:
     """The place of one admitted request; to be left when its response is done."""
 
@@ -112,12 +116,14 @@ class Line:
     def apply(self, limits: Limits, outright: Outright) -> None:
         """Let in who now may; turn away who may not wait any more."""
         now = self._clock()
-        was_paused = self.capacity.limits.paused
+        is_opened = _is_closed(self.capacity.limits) and not _is_closed(limits)
         self.capacity.apply(limits, now)
-        if was_paused and not limits.paused:
+        if is_opened:
             self._queue.begin_anew(now)
         self.turn_away(outright)
         self._look_after(now)
+        if is_opened:  # behind those who found room at once
+            self._pace.begin_anew(now, is_pressed=len(self._queue) > 0)
         while len(self._queue) > limits.hold_queue and (least := self._queue.least(self._patience_s, now)):
             self._refuse(least, "shed", _SHED, now)
 
@@ -128,6 +134,11 @@ class Line:
         for waiter in waiting:
             waiter.asked = as_classed_now(waiter.asked)
             self._queue.add(waiter)
+
+    def close(self, why: Turned) -> None:
+        """Nothing serves: tell all who wait."""
+        self.turn_away(lambda asked: why)
+        self._pace.begin_anew(self._clock(), is_pressed=False)
 
     def turn_away(self, outright: Outright) -> None:
         """Everybody who waits and may not."""

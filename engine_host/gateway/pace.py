@@ -34,6 +34,12 @@ class Pace:
             self._began = self._admitted[0]
         self._admitted.append(now)
 
+    def begin_anew(self, now: float, is_pressed: bool) -> None:
+        """Nobody could go in until now, which tells nothing of how fast they go; `is_pressed`: some wait still."""
+        self._admitted.clear()
+        self._is_pressed = is_pressed
+        self._began = now if is_pressed else None
+
     def per_s(self, now: float) -> float | None:
         """It falls while nobody is admitted. None: nobody has been, since there was no room."""
         if self._began is None or not self._admitted or now <= self._began:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine_host.engine.port import AsgiApp
 from engine_host.gateway.asked import Asked
 from engine_host.gateway.refusals import Refusal
+from engine_host.gateway.unavailable import Unavailable
 from engine_host.profiles.throttle_table import Throttle
 from engine_host.throttle.limits import Limits
 from tests.unit.gateway.clients import BY_HEADER, Client, Served, of_class, turns
@@ -100,6 +103,43 @@ async def test_a_caps_retry_after_comes_from_the_pace_of_admissions_and_the_queu
     assert refused.told["retry_after_s"] == pytest.approx(16.0)  # four places at one each four seconds
     served.clock.now += 12.0
     assert (await served.ask("z")).told["retry_after_s"] == pytest.approx(32.0), "nobody was admitted meanwhile"
+
+
+async def _pressed(served: Served) -> None:
+    """One at a time goes in, each four seconds; three wait."""
+    for name in "abcd":
+        await served.ask(name)
+    for name in "efg":
+        served.clock.now += 4.0
+        await served.finish()
+        await served.ask(name)
+
+
+async def test_what_lay_idle_is_not_in_the_pace_that_a_retry_after_is_made_of() -> None:
+    limits = Limits(max_inflight=1, hold_queue=3, hold_deadline_s=86_400.0)
+    served = Served(limits)
+    await _pressed(served)
+    assert (await served.ask("x")).told["retry_after_s"] == pytest.approx(16.0)
+    served.gate.apply(replace(limits, paused=True))
+    served.clock.now += 3_600.0
+    served.gate.apply(limits)
+    assert (await served.ask("y")).retry_after is None, "nothing is known yet"
+    served.clock.now += 4.0
+    await served.finish()
+    await served.ask("h")
+    assert (await served.ask("z")).told["retry_after_s"] == pytest.approx(16.0), "not the hours of the pause"
+
+
+async def test_nor_is_the_time_without_an_engine() -> None:
+    served = Served(Limits(max_inflight=1, hold_queue=3, hold_deadline_s=86_400.0))
+    await _pressed(served)
+    served.entry.detach(Unavailable("dead", "The engine died."))
+    served.clock.now += 3_600.0
+    served.model.finish_all()
+    await turns()
+    served.entry.attach(served.model)
+    await _pressed(served)
+    assert (await served.ask("x")).told["retry_after_s"] == pytest.approx(16.0)
 
 
 async def test_a_pauses_retry_after_is_its_end_where_it_has_one() -> None:
