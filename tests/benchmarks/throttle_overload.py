@@ -10,7 +10,7 @@ included.
 
 Targets, on against off: preemptions at most a tenth, TTFT p95 of the admitted at most half, tokens/s at least 0.95;
 every request answered or refused with 429; the cap gone 10 s after the load; at most 6 changes of direction a minute.
-The plot needs matplotlib: `pip install -e .[bench]`.
+Exit 1 when one is missed. The plot needs matplotlib: `pip install -e .[bench]`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -246,9 +247,14 @@ def per_cpu_second(*runs: Run) -> list[str]:
     return [f"{run.tokens_per_s * run.seconds / run.cpu_s:.1f}" if run.cpu_s else "–" for run in runs]
 
 
+MISSED = "missed"
+
+
 def table(off: Run, on: Run) -> str:
+    """With `MISSED` in it where a target is."""
+
     def verdict(is_met: bool) -> str:
-        return "met" if is_met else "missed"
+        return "met" if is_met else MISSED
 
     released = on.released_after_s
     preempted, tokens = on.preemptions / max(off.preemptions, 1), on.tokens_per_s / off.tokens_per_s
@@ -340,7 +346,7 @@ def saved(path: Path) -> dict[str, Run]:
     return runs
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--overload", type=float, default=3.0, help="times the sustained rate")
@@ -369,11 +375,14 @@ def main() -> None:
             arguments.json.write_text(json.dumps({name: asdict(run) for name, run in runs.items()}))
     for run in runs.values():
         print(summary(run), *run.events, sep="\n")
-    if len(runs) == 2:
-        print(table(runs["off"], runs["on"]))
-        if arguments.plot:
-            plot(runs["off"], runs["on"], arguments.plot)
+    if len(runs) < 2:
+        return 0
+    told = table(runs["off"], runs["on"])
+    print(told)
+    if arguments.plot:
+        plot(runs["off"], runs["on"], arguments.plot)
+    return int(MISSED in told)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
