@@ -51,7 +51,7 @@ class Carriage:
         if self._has_held:
             return
         self._has_held = True
-        self.deck.entry.hold(self.deck.profile.switch.hold_deadline_s)
+        self.deck.entry.hold(self.deck.profile.switch.hold_deadline_s, self.timeline.left_s)
 
     @property
     def held(self) -> int:

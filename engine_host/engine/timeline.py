@@ -56,6 +56,12 @@ class Timeline:
         """Of the whole; None without an earlier switch of this kind."""
         return sum(self._expected.values()) if self._expected else None
 
+    @property
+    def left_s(self) -> float | None:
+        """Of the phases that have not ended; None without an earlier switch of this kind."""
+        ended = {phase.name for phase in self._done}
+        return sum(took_s for name, took_s in self._expected.items() if name not in ended) if self._expected else None
+
     def expect(self, expected: Mapping[str, float]) -> None:
         self._expected = dict(expected)
 

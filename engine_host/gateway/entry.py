@@ -22,8 +22,6 @@ from engine_host.gateway.line import Passage, Turned, reason_of
 from engine_host.gateway.refusals import Refusal
 from engine_host.gateway.unavailable import Unavailable, unavailable_body, unavailable_headers
 
-HELD_TOO_LONG = Unavailable("switching", "The server is changing its profile and this request waited too long.", 10.0)
-
 
 class Entry:
     """Outermost ASGI application of the host."""
@@ -36,6 +34,8 @@ class Entry:
         self._open = asyncio.Event()
         self._open.set()
         self._hold_deadline_s = 0.0
+        self._hold_ends_at: float | None = None
+        """When `hold` is expected to end, by the monotonic clock; None: nothing is known of it."""
         self._held_since: dict[int, float] = {}
         """When each request that waits now came, oldest first."""
         self._tickets = itertools.count()
@@ -81,13 +81,16 @@ class Entry:
         self.gate.open(app)
         self._open.set()
 
-    def hold(self, deadline_s: float) -> None:
+    def hold(self, deadline_s: float, expected_s: float | None = None) -> None:
         """Let new requests wait, each for at most `deadline_s`, until `attach` or `detach`.
+
+        `expected_s`: how long that took before, by which those who wait in vain are told when to come back.
 
         Reads go on, answered by the app that is attached, whether or not its engine still runs: a node whose health
         was an error now would be taken out of its balancer, for requests that wait here and will be answered.
         """
         self._hold_deadline_s = deadline_s
+        self._hold_ends_at = None if expected_s is None else time.monotonic() + expected_s
         self.held_total = 0
         self._open.clear()
 
@@ -150,7 +153,7 @@ class Entry:
             if app is None:
                 why = self._why
             elif not is_read:
-                why = self._refusing if self._open.is_set() else HELD_TOO_LONG
+                why = self._refusing if self._open.is_set() else self._held_too_long()
             if why is not None or passage is None or self.gate.is_prepared(passage):
                 break
             # Another engine serves than the one that it was prepared for; and another yet may, once it is for this one.
@@ -166,6 +169,11 @@ class Entry:
             await app(scope, request.replay, send)
         elif app is not None:
             await self._answer(app, scope, request.replay, send, passage)
+
+    def _held_too_long(self) -> Unavailable:
+        left_s = None if self._hold_ends_at is None else self._hold_ends_at - time.monotonic()
+        text = "The server is changing its profile and this request waited too long."
+        return Unavailable("switching", text, left_s if left_s is not None and left_s > 0 else None)
 
     async def _answer(self, app: AsgiApp, scope: Scope, receive: Receive, send: Send, passage: Passage | None) -> None:
         key = id(app)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from engine_host.engine.port import AsgiApp
 from engine_host.gateway.asked import Asked
 from engine_host.gateway.refusals import Refusal
@@ -66,8 +68,19 @@ async def test_a_switch_that_takes_too_long_refuses_whom_it_held_and_frees_their
     served.entry.hold(0.02)
     held = await (await served.ask("held")).answered()
     assert held.status == 503 and held.told["state"] == "switching"
+    assert held.retry_after is None, "nothing is known of its end"
     assert served.gate.inflight == 0
     assert served.gate.counts().refused_by_reason == {"switching": 1}
+
+
+@pytest.mark.parametrize(("expected_s", "retry_after"), [(20.0, 20), (0.01, None)])
+async def test_who_was_held_too_long_is_told_when_earlier_switches_were_over(
+    expected_s: float, retry_after: int | None
+) -> None:
+    served = Served()
+    served.entry.hold(0.02, expected_s)
+    held = await (await served.ask("held")).answered()
+    assert held.retry_after == retry_after, "none once it takes longer than before"
 
 
 async def test_when_the_engine_goes_everybody_who_waits_is_told_at_once() -> None:
