@@ -18,7 +18,8 @@ from engine_host.gateway.failing_streams import WATCHED
 from engine_host.gateway.gate import Gate
 from engine_host.gateway.held_request import HeldRequest
 from engine_host.gateway.inference_paths import inference_path
-from engine_host.gateway.line import Passage, Turned, reason_of
+from engine_host.gateway.line import Turned, reason_of
+from engine_host.gateway.passage import Passage
 from engine_host.gateway.refusals import Refusal
 from engine_host.gateway.unavailable import Unavailable, unavailable_body, unavailable_headers
 

@@ -28,7 +28,8 @@ from engine_host.gateway.asked import Asked, Prepare, choices_of, priority_of, r
 from engine_host.gateway.gate_tally import GateTally, Windows
 from engine_host.gateway.held_request import HeldRequest
 from engine_host.gateway.inference_paths import INFERENCE_PATHS, MULTIPART
-from engine_host.gateway.line import HELD_BYTES, Line, Passage, Turned, reason_of
+from engine_host.gateway.line import HELD_BYTES, Line, Turned, reason_of
+from engine_host.gateway.passage import Passage
 from engine_host.gateway.priority_classes import PriorityClasses
 from engine_host.gateway.refusals import Refusal
 from engine_host.gateway.unavailable import Unavailable
@@ -138,6 +139,8 @@ class Gate:
         came, turned = asked, self._shut or self._outright(asked)
         opening = self._openings
         if turned is None and self.prepare is not None:
+            if (refusal := self._line.refused_at_once(asked)) is not None:
+                return refusal
             prepared = await self._prepared(asked)
             opening = self._openings
             if isinstance(prepared, Refusal):

@@ -54,11 +54,15 @@ class HoldQueue(Generic[W]):
 
     def add(self, waiter: W) -> None:
         """`waiter` asks for a place and waits; never older than those who wait already."""
-        own = self._classes[waiter.rank]
-        if own.wants_since is None:
-            own.wants_since = waiter.since
-        own.waiting[waiter] = None
+        self.wants(waiter.rank, waiter.since)
+        self._classes[waiter.rank].waiting[waiter] = None
         self._by_age[waiter] = None
+
+    def wants(self, rank: int, now: float) -> None:
+        """One of that class asks for a place."""
+        own = self._classes[rank]
+        if own.wants_since is None:
+            own.wants_since = now
 
     def remove(self, waiter: W) -> bool:
         """Whether it was waiting."""
@@ -102,6 +106,18 @@ class HoldQueue(Generic[W]):
             if one.waiting and not (len(one.waiting) == 1 and one.starves(patience_s, now)):
                 return next(reversed(one.waiting))
         return next((next(reversed(one.waiting)) for one in self._classes if one.waiting), None)
+
+    def has_lesser(self, rank: int, patience_s: float, now: float) -> bool:
+        """Whether `least` would be another than one of that class that comes now."""
+        own = self._classes[rank]
+        if any(
+            one.waiting and not (len(one.waiting) == 1 and one.starves(patience_s, now)) for one in self._below(own)
+        ):
+            return True
+        return not own.waiting and own.starves(patience_s, now) and len(self) > 0
+
+    def _below(self, own: _Class[W]) -> list[_Class[W]]:
+        return self._classes[: self._classes.index(own)]
 
     def all(self) -> list[W]:
         """Who came first, first."""

@@ -15,6 +15,7 @@ from engine_host.gateway.gate_tally import GateTally
 from engine_host.gateway.held_request import HeldBytes, HeldRequest
 from engine_host.gateway.hold_queue import HoldQueue
 from engine_host.gateway.pace import Pace
+from engine_host.gateway.passage import Passage
 from engine_host.gateway.refusals import Refusal
 from engine_host.gateway.unavailable import Unavailable
 from engine_host.throttle.limits import Limits
@@ -38,36 +39,12 @@ Outright = Callable[[Asked], Turned | None]
 """Why one that waits may not do so any more; None: it may."""
 
 
+def _full(waiting: int) -> str:
+    return f"{waiting} wait already" if waiting else "none may wait"
+
+
 def _is_closed(limits: Limits) -> bool:
     return limits.paused or limits.draining
-
-
-class Passage:
-    """The place of one admitted request; to be left when its response is done."""
-
-    __slots__ = ("_line", "_taken_for", "asked", "came", "held", "opening")
-
-    def __init__(self, line: Line | None, asked: Asked | None, held: HeldRequest) -> None:
-        """`line` is None where no place was taken."""
-        self._line = line
-        self._taken_for = asked
-        self.asked = asked
-        """As it is to be answered."""
-        self.held = held
-        self.came: Asked | None = None
-        """What was asked before it was prepared; None: it needs no preparation, or no other one any more."""
-        self.opening = 0
-        """The opening of the gate that it was prepared for."""
-
-    @property
-    def class_name(self) -> str | None:
-        return None if self._taken_for is None else self._taken_for.class_name
-
-    def leave(self) -> None:
-        self.held.drop()
-        line, self._line = self._line, None
-        if line is not None and self._taken_for is not None:
-            line.left(self._taken_for)
 
 
 class _Waiter:
@@ -148,12 +125,32 @@ class Line:
         if not self._queue:
             self._wake_at(None)
 
+    def refused_at_once(self, asked: Asked) -> Refusal | None:
+        """What `place` would answer however many tokens `asked` has: under a flood, counting those of everybody who is
+        refused would keep vLLM's one tokenizing thread from the admitted.
+
+        None also where its tokens are wanted to tell when to come back.
+        """
+        limits, now = self.capacity.limits, self._clock()
+        if len(self._queue) < limits.hold_queue or self.capacity.counts_prompts:
+            return None
+        self._look_after(now)
+        if len(self._queue) < limits.hold_queue or (not self._queue and not self.capacity.wait_s(asked, now)):
+            return None
+        self._queue.wants(asked.class_rank, now)
+        if self._queue.has_lesser(asked.class_rank, self._patience_s, now):
+            return None
+        self._pace.found_no_room(now)
+        refusal = self._refusal("queue_full", asked, now, _full(len(self._queue)))
+        self._tally.refused(refusal.reason, asked.class_name)
+        return refusal
+
     async def place(self, asked: Asked, held: HeldRequest) -> Passage | Turned | None:
         """A place, at once or after a wait. None: the client has gone."""
         now = self._clock()
         if not len(self._queue) and self.capacity.wait_s(asked, now) == 0.0:
             self._take(asked, now, has_waited=False)
-            return Passage(self, asked, held)
+            return Passage(self.left, asked, held)
         if not self.held_bytes.fits(held.kept_bytes):
             refusal = self._refusal("queue_full", asked, now, "their prompts fill the memory set aside for them")
             self._tally.refused(refusal.reason, asked.class_name)
@@ -179,7 +176,7 @@ class Line:
             return None
         turned = waiter.decided.result()
         if turned is None:
-            return Passage(self, waiter.asked, held)
+            return Passage(self.left, waiter.asked, held)
         held.drop()
         return turned
 
@@ -229,8 +226,7 @@ class Line:
         """The queue is too long by `newcomer`: the least leaves, which may be the newcomer itself."""
         least = self._queue.least(self._patience_s, now)
         if least is newcomer:
-            waiting = len(self._queue) - 1
-            self._refuse(newcomer, "queue_full", f"{waiting} wait already" if waiting else "none may wait", now)
+            self._refuse(newcomer, "queue_full", _full(len(self._queue) - 1), now)
         elif least is not None:
             self._refuse(least, "shed", _SHED, now)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
-from engine_host.engine.port import Receive, Scope, Send
+from engine_host.engine.port import AsgiApp, Receive, Scope, Send
+from engine_host.gateway.asked import Asked
 from engine_host.throttle.limits import Limits
 from tests.unit.gateway.clients import BY_HEADER, Client, Served, of_class, turns, until
 
@@ -41,6 +43,44 @@ async def test_a_full_queue_sheds_the_youngest_of_the_lowest_class_for_a_higher_
         ("normal", 0, 1, 0),
         ("high", 1, 0, 0),
     ]
+
+
+@pytest.mark.parametrize("hold_queue", [0, 1])
+async def test_who_is_refused_for_a_full_queue_is_not_prepared_first(hold_queue: int) -> None:
+    """Preparing asks the tokenizer, which those who are let in need."""
+    served = Served(Limits(max_inflight=1, hold_queue=hold_queue), BY_HEADER)
+    prepared: list[str] = []
+
+    async def prepare(app: AsgiApp, asked: Asked) -> Asked:
+        prepared.append(asked.class_name)
+        return asked
+
+    served.gate.prepare = prepare
+    for _ in range(1 + hold_queue):
+        await of_class(served, "n", "normal")
+    for class_name in ("low", "normal"):
+        refused = await of_class(served, "refused", class_name)
+        assert (refused.status, refused.told["reason"]) == (429, "queue_full")
+    assert prepared == ["normal"] * (1 + hold_queue)
+    assert served.gate.counts().refused_by_reason == {"queue_full": 2}
+    if hold_queue:
+        await of_class(served, "h", "high")
+        assert prepared[-1] == "high" and served.gate.counts().refused_by_reason == {"queue_full": 2, "shed": 1}
+    while served.model.running:
+        await served.finish()
+    await of_class(served, "late", "low")
+    assert served.model.names[-1] == "late", "there is room again"
+
+
+async def test_where_tokens_are_limited_it_is_since_they_tell_when_to_come_back() -> None:
+    served = Served(Limits(prompt_token_rate=1.0, prompt_token_burst=10, hold_queue=0))
+
+    async def prepare(app: AsgiApp, asked: Asked) -> Asked:
+        return replace(asked, prompt_tokens=10)
+
+    served.gate.prepare = prepare
+    await served.ask("a")
+    assert (await served.ask("b")).retry_after == 10
 
 
 async def test_a_class_that_has_had_no_place_for_half_the_deadline_gets_the_next() -> None:

@@ -12,7 +12,8 @@ import sys
 
 from engine_host.gateway.asked import Asked
 from engine_host.gateway.held_request import HeldRequest
-from engine_host.gateway.line import Passage, _Waiter
+from engine_host.gateway.line import _Waiter
+from engine_host.gateway.passage import Passage
 from engine_host.throttle.limits import Limits
 from tests.unit.gateway.clients import Client, Served, turns, until
 from tests.unit.test_http_server import serving

@@ -52,6 +52,19 @@ def test_who_leaves_first_is_the_youngest_of_the_lowest_class(ranks: list[int]) 
     assert order == sorted(waiters, key=lambda one: (one.rank, -one.since))
 
 
+@given(ARRIVALS | st.just([]), st.integers(LOW, HIGH), st.floats(0.0, 60.0))
+def test_where_nobody_is_lesser_than_who_comes_it_would_be_the_one_to_leave(
+    ranks: list[int], rank: int, patience_s: float
+) -> None:
+    queue, newcomer = queue_of(*(One(rank, float(at)) for at, rank in enumerate(ranks))), One(rank, 50.0)
+    queue.wants(rank, 50.0)
+    has_lesser = queue.has_lesser(rank, patience_s, 50.0)
+    queue.add(newcomer)
+    assert has_lesser or queue.least(patience_s, 50.0) is newcomer
+    if queue.least(patience_s, 50.0) is newcomer and ranks.count(rank):
+        assert not has_lesser
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.integers(LOW, HIGH)),
