@@ -1,9 +1,10 @@
 """What the gate costs a request, and that it costs a token nothing: `python -m tests.benchmarks.gate_cost`.
 
 The same application with the host's entry and gate before it and without, in runs that take turns; each pair of
-neighbouring runs gives a difference, and the median of them counts. In process, with the messages that a server would
-hand over, so that nothing else is measured; then over HTTP with uvicorn, for what a client sees of it. Exit 1 above the
-budget.
+neighbouring runs gives a difference, and the median of them counts. Prompts are prepared as the host prepares them:
+where tokens are limited, or a prompt may be too long, the application's tokenizer is asked, which answers in no time.
+In process, with the messages that a server would hand over, so that nothing else is measured; then over HTTP with
+uvicorn, for what a client sees of it. Exit 1 above the budget.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from collections.abc import AsyncIterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine_host.engine.port import AsgiApp, Receive, Scope, Send
+from engine_host.engine.port import AsgiApp, EngineFacts, Receive, Scope, Send
 from engine_host.gateway.entry import Entry
 from engine_host.gateway.gate import Gate
 from engine_host.gateway.http_server import HttpServer, bind
+from engine_host.gateway.overlong import Preparation
 from engine_host.profiles.throttle_table import Throttle
 from engine_host.protocol.snapshot import WINDOWS
 from engine_host.telemetry.latency import LatencyWindows
@@ -45,6 +47,17 @@ EVERY_LIMIT = Limits(
     prompt_token_burst=10**9,
     min_class="low",
 )
+FACTS = EngineFacts(
+    vllm_version="0.32.0",
+    model="m",
+    max_model_len_tokens=131_072,
+    block_size=16,
+    total_blocks=65_536,
+    capacity_tokens=1 << 20,
+    speculation_method=None,
+    k_max=None,
+    prefix_caching=True,
+)
 CLASSES = Throttle(class_header="x-class", api_key_classes={f"key-{number}": "high" for number in range(100)})
 
 
@@ -57,6 +70,10 @@ class Answering:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         while (await receive()).get("more_body", False):
             pass
+        if scope["path"] == "/tokenize":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b'{"count": 200, "tokens": []}'})
+            return
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(self._tokens):
             await send({"type": "http.response.body", "body": b"data: {}\n\n", "more_body": True})
@@ -87,6 +104,7 @@ CASES = (
 
 def gated(app: AsgiApp, limits: Limits | None) -> Entry:
     entry = Entry(Gate(LatencyWindows(WINDOWS)))
+    entry.gate.prepare = Preparation(lambda: FACTS, lambda: CLASSES).prepare
     entry.attach(app)
     if limits is not None:
         entry.gate.set_classes(CLASSES)
