@@ -17,7 +17,8 @@ from console.lines import BLANK, Line, Piece, Tone, faded, line
 from console.model import State, is_stale, may
 from console.switch_panels import wrapped
 from engine_host.protocol.methods import METHODS
-from engine_host.protocol.snapshot import WINDOWS, Choice, Recommendation, Snapshot, Speculation, SpeculationWindow
+from engine_host.protocol.snapshot import WINDOWS, Snapshot
+from engine_host.protocol.speculation import Choice, Recommendation, Speculation, SpeculationWindow
 
 POSITION = 7
 """Cells of a position's column."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine_host.protocol.snapshot import SpeculationWindow
+from engine_host.protocol.speculation import SpeculationWindow
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -14,7 +14,8 @@ import msgspec
 from engine_host.engine.crash_policy import CRASH_LIMIT
 from engine_host.engine.lifecycle import Lifecycle
 from engine_host.gateway.entry import Entry
-from engine_host.protocol.snapshot import Engine, Host, ProfileRef, Queue, Snapshot, Speculation
+from engine_host.protocol.snapshot import Engine, Host, ProfileRef, Queue, Snapshot
+from engine_host.protocol.speculation import Speculation
 from engine_host.telemetry.kv_and_queue import KvAndQueue
 from engine_host.telemetry.machine import MachineFigures, MachineSampler
 from engine_host.telemetry.speculation_advisor import SpeculationAdvisor

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from engine_host.engine.port import LiveScheduler
 from engine_host.live.sample import DialName
-from engine_host.protocol.snapshot import WINDOWS, Recommendation
+from engine_host.protocol.snapshot import WINDOWS
+from engine_host.protocol.speculation import Recommendation
 from engine_host.telemetry import speculation_words as words
 from engine_host.telemetry.acceptance import Acceptance, position_rates
 from engine_host.telemetry.speculation_model import judge, outlook

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from engine_host.protocol.snapshot import Choice, Recommendation
+from engine_host.protocol.speculation import Choice, Recommendation
 from engine_host.telemetry.acceptance import MIN_DRAFTS, PositionRates
 from engine_host.telemetry.speculation_model import Outlook, Verdict
 from engine_host.telemetry.step_costs import MAX_AGE_S, MIN_SECONDS, MIN_STEPS, RECENT_S, KCost

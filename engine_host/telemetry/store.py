@@ -24,9 +24,9 @@ from engine_host.protocol.snapshot import (
     Percentiles,
     PrefixCache,
     Queue,
-    Speculation,
     Throughput,
 )
+from engine_host.protocol.speculation import Speculation
 from engine_host.telemetry.acceptance import Acceptance
 from engine_host.telemetry.gauges import Gauges
 from engine_host.telemetry.latency import LatencyWindows

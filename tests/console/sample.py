@@ -24,11 +24,11 @@ from engine_host.protocol.snapshot import (
     ProfileRef,
     Queue,
     Snapshot,
-    Speculation,
     State,
     Throttle,
     Throughput,
 )
+from engine_host.protocol.speculation import Speculation
 
 AT = 1_793_000_000.0
 """The fixed moment, Unix time."""

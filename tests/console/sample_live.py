@@ -9,14 +9,11 @@ import msgspec
 from engine_host.protocol.methods import KvHolder, KvMap, RequestList, RequestRow
 from engine_host.protocol.snapshot import (
     Blocks,
-    Choice,
     Dial,
     Kv,
-    Recommendation,
     Snapshot,
-    Speculation,
-    SpeculationWindow,
 )
+from engine_host.protocol.speculation import Choice, Recommendation, Speculation, SpeculationWindow
 from tests.console import sample
 
 NO_SCHEDULER = "vLLM 0.40.1 is newer than what the scheduler inside is known to work with (0.26 to 0.33)"

@@ -8,7 +8,8 @@ import msgspec
 
 from engine_host.protocol.events import Severity
 from engine_host.protocol.profiles import Finding, KeyChange, ProfileDiff, ProfileList, ProfileSummary, Tier
-from engine_host.protocol.snapshot import Engine, Kv, Queue, Snapshot, Speculation, State, Throughput
+from engine_host.protocol.snapshot import Engine, Kv, Queue, Snapshot, State, Throughput
+from engine_host.protocol.speculation import Speculation
 from engine_host.protocol.switching import (
     NOT_NOW,
     Outcome,

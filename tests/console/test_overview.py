@@ -17,7 +17,8 @@ from console.model import Connected, Disconnected, EventArrived, Freeze, History
 from console.overview import overview
 from console.switch_panels import progress_lines
 from engine_host.protocol.methods import Role
-from engine_host.protocol.snapshot import Alert, Failure, Gpu, Kv, Queue, Snapshot, Speculation
+from engine_host.protocol.snapshot import Alert, Failure, Gpu, Kv, Queue, Snapshot
+from engine_host.protocol.speculation import Speculation
 from tests.console import sample, sample_switch
 from tests.console.anything import anything
 

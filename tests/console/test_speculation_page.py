@@ -13,7 +13,8 @@ from console.frame import Moment
 from console.lines import Tone, cells, plain_text
 from console.speculation_page import offer, picked, place, speculation_page
 from engine_host.protocol.methods import Role
-from engine_host.protocol.snapshot import Recommendation, Snapshot
+from engine_host.protocol.snapshot import Snapshot
+from engine_host.protocol.speculation import Recommendation
 from tests.console import sample, sample_live, sample_switch
 from tests.console.anything import anything
 from tests.console.test_overview import state_of

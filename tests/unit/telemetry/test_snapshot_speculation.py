@@ -11,7 +11,8 @@ import pytest
 
 from engine_host.engine.port import SpeculationStep, StepStats
 from engine_host.live.sample import STEP, DialName
-from engine_host.protocol.snapshot import Speculation, State
+from engine_host.protocol.snapshot import State
+from engine_host.protocol.speculation import Speculation
 from engine_host.telemetry.machine import MachineSampler
 from engine_host.telemetry.snapshot_taker import HostIdentity, SnapshotTaker
 from engine_host.telemetry.store import TelemetryStore
