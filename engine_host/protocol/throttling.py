@@ -85,6 +85,7 @@ class GateCounts(msgspec.Struct, frozen=True, kw_only=True):
     held: int = 0
     oldest_held_s: float | None = None
     admitted_total: int = 0
+    """Let in; those of them that a switch then turns away are counted as refused too."""
     held_total: int = 0
     """Of those admitted, refused or gone: how many had to wait."""
     gone_total: int = 0
