@@ -183,6 +183,8 @@ def result_lines(result: SwitchResult, width: int) -> list[Line]:
     if result.outcome is not Outcome.UNCHANGED:
         tone = Tone.WARN if result.cut_off else Tone.PLAIN
         rows += [BLANK, *labelled("Requests", _what_became(result), width, tone)]
+    for at, text in enumerate(result.limits):
+        rows += labelled("Limits" if at == 0 else "", text, width)
     if result.phases:
         rows += [BLANK, line(label("Phases"))]
     worked = result.outcome in {Outcome.SWITCHED, Outcome.UNCHANGED}

@@ -118,7 +118,7 @@ class Switchboard:
                 *refused,
                 *report.wire.findings,
                 *switch_words.about_names(running, profile),
-                *switch_words.about_limits(self._lifecycle.throttle.standing()),
+                *switch_words.about_limits(*self._lifecycle.throttle.under(profile)),
             ],
             changes=list(plan.changes),
             phases=phases,

@@ -105,11 +105,12 @@ class Deck:
         """Enter the state."""
         self._state.enter(State.SWITCHING, text, who=who)
 
-    def install(self, engine: Engine, profile: Profile, who: str) -> None:
-        """It serves from now on."""
-        self._service.install(engine, profile)
+    def install(self, engine: Engine, profile: Profile, who: str) -> list[str]:
+        """It serves from now on. Returns as `Service.install`."""
+        limits = self._service.install(engine, profile)
         self._recovery.recovered()
         self._state.enter(State.SERVING, f"serving {profile.name}", who=who)
+        return limits
 
     def keep(self, who: str) -> None:
         """Whatever was before the switch goes on: the engine that served, or none."""

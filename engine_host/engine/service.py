@@ -45,15 +45,17 @@ class Service:
     def uptime_s(self) -> float | None:
         return None if self._since is None else time.monotonic() - self._since
 
-    def install(self, engine: Engine, profile: Profile) -> None:
-        """It serves from now on, or goes on serving under another profile."""
+    def install(self, engine: Engine, profile: Profile) -> list[str]:
+        """It serves from now on, or goes on serving under another profile. Returns what becomes of the limits, as
+        `Throttle.attach`."""
         if engine is not self.engine:
             self._since = time.monotonic()
             self._on_serving()
         self.dials.attach(engine, profile)
-        self.throttle.attach(profile)
+        limits = self.throttle.attach(profile)
         self.engine, self.profile = engine, profile
         self.entry.attach(engine.app)
+        return limits
 
     def uninstall(self) -> None:
         """No engine serves now; whoever took it out ends it."""

@@ -75,6 +75,8 @@ class Switch:
     _old: OldEngine = field(init=False)
     _new: Engine | None = field(default=None, init=False)
     """The one started last."""
+    _limits: list[str] = field(default_factory=list, init=False)
+    """What became of those at the gate."""
     _ending: asyncio.Task[None] | None = field(default=None, init=False)
     """The end of the old one."""
 
@@ -144,7 +146,7 @@ class Switch:
                     await self.deck.uninterrupted(self.deck.prepare_dials(engine, self.order.profile), self.cancel)
                 except EngineStartError as error:
                     return self._result(Outcome.ROLLED_BACK, f"{error.reason}; {self.before.name} goes on")
-                self.deck.install(engine, self.order.profile, self.order.who)
+                self._limits += self.deck.install(engine, self.order.profile, self.order.who)
             return self._switched(plan)
         self.deck.switching(
             f"switching {self.before.name} -> {self.order.profile.name} by {plan.tier}: {plan.reason}", self.order.who
@@ -312,7 +314,7 @@ class Switch:
             self.deck.on_step(lambda step: first_token.set() if step.generation_tokens else None)
             try:
                 has_carried = await self._requests.give(new)
-                self.deck.install(new, profile, self.order.who)
+                self._limits += self.deck.install(new, profile, self.order.who)
                 if has_carried:
                     await self._requests.measure_gap(first_token)
             except EngineStartError as error:
@@ -348,5 +350,6 @@ class Switch:
             drained=self._requests.drained,
             replayed=self._requests.replayed,
             cut_off=self._requests.cut_off,
+            limits=list(self._limits),
             lines=list(lines),
         )

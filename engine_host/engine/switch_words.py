@@ -46,18 +46,28 @@ def about_names(before: Profile, after: Profile) -> list[Finding]:
     ]
 
 
-def about_limits(by_hand: Sequence[str]) -> list[Finding]:
-    """What operators have set at the gate stays, whatever the next profile says."""
-    if not by_hand:
-        return []
-    return [
-        Finding(
-            id="throttle.by_hand",
-            severity=Severity.INFO,
-            text=f"set by hand at the gate, and stays over the switch: {'; '.join(by_hand)}",
-            remedy="take it back with: vllm-console throttle clear",
+def about_limits(stays: Sequence[str], ends: Sequence[str]) -> list[Finding]:
+    """What operators have set at the gate stays, whatever the next profile says, as far as it can."""
+    found = []
+    if ends:
+        found.append(
+            Finding(
+                id="throttle.ends",
+                severity=Severity.WARNING,
+                text=f"set by hand at the gate, and ends with the switch: {'; '.join(ends)}",
+                remedy="set it anew after the switch, with a class that there is then: vllm-console throttle set",
+            )
         )
-    ]
+    if stays:
+        found.append(
+            Finding(
+                id="throttle.by_hand",
+                severity=Severity.INFO,
+                text=f"set by hand at the gate, and stays over the switch: {'; '.join(stays)}",
+                remedy="take it back with: vllm-console throttle clear",
+            )
+        )
+    return found
 
 
 def left_out(changes: Sequence[KeyChange]) -> str:

@@ -88,6 +88,9 @@ class SwitchResult(msgspec.Struct, frozen=True, kw_only=True):
     """Could not go on in the new engine and ended with an error at the end of the drain time."""
     held: int = 0
     """Requests that arrived during the switch and waited at the gate."""
+    limits: list[str] = []
+    """What became of the limits at the gate, a sentence each: what another profile says, what was set by hand and stays
+    or has ended."""
     phases: list[SwitchPhase] = []
     lines: list[str] = []
     """The engine's own last error lines, when it failed."""

@@ -35,9 +35,8 @@ def notes(before: Layers, after: Layers, name: str, now: float, *, is_another: b
     by_profile = []
     for limit in LimitName:
         was, is_ = before.in_force(limit, now), after.in_force(limit, now)
-        if limit is LimitName.MIN_CLASS and was.who is not None and is_.who is None:
-            classes = ", ".join(after.table.classes)
-            text = f"min_class {words.in_words(was.value)} of {was.who} has ended: {name} has the classes {classes}"
+        if was.who is not None and is_.who is None:
+            text = f"{limit} {words.in_words(was.value)} of {was.who} has ended: {_why_ended(after, name)}"
             found.append(("throttle.ended", text, Severity.WARNING))
         elif was.value != is_.value:
             by_profile.append(words.move(limit, was, is_.value))
@@ -52,16 +51,29 @@ def notes(before: Layers, after: Layers, name: str, now: float, *, is_another: b
     return found
 
 
+def ending(before: Layers, after: Layers, name: str, now: float) -> list[str]:
+    """What operators have set that ends when `before` becomes `after`, a phrase each: it cannot be there."""
+    ended = before.set_by_hand(now).keys() - after.set_by_hand(now).keys()
+    return [f"{_set(before, limit, now)}: {_why_ended(after, name)}" for limit in LimitName if limit in ended]
+
+
+def _why_ended(after: Layers, name: str) -> str:
+    """Only the name of a class is none everywhere."""
+    return f"{name} has the classes {', '.join(after.table.classes)}"
+
+
 def standing(layers: Layers, now: float) -> list[str]:
     """What operators have set, a phrase each."""
-    told = [
-        words.standing(name, one, _clock(one.until), profile_value(layers.table, name))
-        for name, one in layers.set_by_hand(now).items()
-    ]
+    told = [_set(layers, name, now) for name in layers.set_by_hand(now)]
     mode = layers.mode.in_force(now)
     if mode.who is not None:
         told.append(words.whose(f"auto {mode.value}", mode.who, _clock(mode.until)))
     return told
+
+
+def _set(layers: Layers, name: LimitName, now: float) -> str:
+    one = layers.settings[name].in_force(now)
+    return words.standing(name, one, _clock(one.until), profile_value(layers.table, name))
 
 
 def _clock(at: float | None) -> str | None:

@@ -215,8 +215,9 @@ class Throttle:
 
     # --- profiles that come and go ---------------------------------------------------------------------------------
 
-    def attach(self, profile: Profile) -> None:
-        """`profile` serves, or is to serve, from now on; maybe in another engine."""
+    def attach(self, profile: Profile) -> list[str]:
+        """`profile` serves, or is to serve, from now on; maybe in another engine. Returns what became of the limits, a
+        sentence each, as events tell it too."""
         former, before, now = self._profile, self._layers, self._clock()
         self._profile = profile
         self._layers = limit_moves.moved(before, profile.throttle, now)
@@ -224,14 +225,18 @@ class Throttle:
         self._gate.set_api_keys(ApiKeys.of(profile.server))
         self._put_in_force()
         if former is None:
-            return
+            return []
         is_another = former.name != profile.name
-        for kind, text, severity in limit_moves.notes(before, self._layers, profile.name, now, is_another=is_another):
+        notes = limit_moves.notes(before, self._layers, profile.name, now, is_another=is_another)
+        for kind, text, severity in notes:
             self._on_event(kind, text, severity=severity)
+        return [text for _, text, _ in notes]
 
-    def standing(self) -> list[str]:
-        """What operators have set, a phrase each."""
-        return limit_moves.standing(self._layers, self._clock())
+    def under(self, profile: Profile) -> tuple[list[str], list[str]]:
+        """What of what operators have set would stay if `profile` served, and what would end, a phrase each."""
+        now = self._clock()
+        after = limit_moves.moved(self._layers, profile.throttle, now)
+        return limit_moves.standing(after, now), limit_moves.ending(self._layers, after, profile.name, now)
 
     # --- putting it in force ---------------------------------------------------------------------------------------
 

@@ -112,6 +112,15 @@ async def test_a_viewer_may_dry_run_but_not_switch(host):
     assert sent(host) == []
 
 
+async def test_what_became_of_the_limits_at_the_gate_is_printed_with_the_result(host):
+    ended = "min_class high of ops has ended: throughput has the classes bulk, chat"
+    host.result = sample_switch.result(limits=[ended, "still set by hand under throughput too: max_inflight 16 (ops)"])
+    done = await run("switch", "throughput", "--yes", "-t", str(host.path))
+    assert done.code == EXIT_DONE
+    assert f"Limits     {ended}" in done.out
+    assert " " * 11 + "still set by hand under throughput too: max_inflight 16" in done.out
+
+
 async def test_a_switch_is_sent_once_with_all_that_was_asked_for(host):
     done = await run("switch", "throughput", "--yes", "--tier", "reload", "--drain", "20", "--reason", "batch night",
                      "--json", "-t", str(host.path))  # fmt: skip

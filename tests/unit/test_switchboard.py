@@ -259,3 +259,23 @@ async def test_a_dry_run_says_what_was_set_by_hand_at_the_gate_and_stays(tmp_pat
         [found] = (await board.forecast(ForecastParams(profile="b"))).findings
         assert found.id == "throttle.by_hand" and found.remedy.endswith("vllm-console throttle clear")
         assert "max_inflight 16, where the profile says none (ops, until it is cleared)" in found.text
+
+
+async def test_a_dry_run_and_the_switch_say_which_limit_ends_as_the_profile_has_other_classes(
+    tmp_path: Path, checks: Checks
+) -> None:
+    write(tmp_path, "b", '[throttle]\nclasses = ["bulk", "chat"]')
+    world = World()
+    async with board_of(world, tmp_path) as board:
+        world.lifecycle.throttle.set(ThrottleSet(limits={"min_class": "high"}, idempotency_key="k"), "ops")
+        world.lifecycle.throttle.set(ThrottleSet(limits={"max_inflight": 16}, idempotency_key="l"), "ops")
+        ends, stays = (await board.forecast(ForecastParams(profile="b"))).findings
+        assert (ends.id, ends.severity) == ("throttle.ends", Severity.WARNING)
+        assert ends.text.startswith("set by hand at the gate, and ends with the switch: min_class high")
+        assert ends.text.endswith("b has the classes bulk, chat")
+        assert "max_inflight 16" in stays.text and "min_class" not in stays.text
+        result = await board.switch(SwitchParams(profile="b", idempotency_key="m"), "ops")
+        assert result.limits == [
+            "min_class high of ops has ended: b has the classes bulk, chat",
+            "still set by hand under b too: max_inflight 16, where the profile says none (ops, until it is cleared)",
+        ]

@@ -402,10 +402,22 @@ async def test_another_profile_lies_under_what_was_set_by_hand_which_is_told(des
 async def test_a_class_that_the_new_profile_does_not_know_is_no_limit_there(desk: Desk) -> None:
     desk.set(min_class="normal")
     desk.set(min_class="high", for_s=60)
-    desk.throttle.attach(profile("b", max_inflight=64, classes=["bulk", "high"]))
+    other = profile("b", max_inflight=64, classes=["bulk", "high"])
+    assert desk.throttle.attach(other) == ["min_class high of ops has ended: b has the classes bulk, high"]
     assert desk.gate.limits.min_class is None
     assert desk.events == [("throttle.ended", "min_class high of ops has ended: b has the classes bulk, high")]
-    assert not desk.throttle.standing()
+    assert desk.throttle.under(other) == ([], [])
+
+
+async def test_it_is_told_before_what_would_stay_under_another_profile_and_what_would_end(desk: Desk) -> None:
+    desk.set(max_inflight=16)
+    desk.set(min_class="high")
+    stays, ends = desk.throttle.under(profile("b", max_inflight=32, classes=["bulk", "chat"]))
+    assert stays == ["max_inflight 16, where the profile says 32 (ops, until it is cleared)"]
+    assert ends == [
+        "min_class high, where the profile says none (ops, until it is cleared): b has the classes bulk, chat"
+    ]
+    assert desk.gate.limits.min_class == "high" and desk.events == []
 
 
 async def test_it_survives_the_engine_and_ends_while_none_runs(desk: Desk) -> None:
