@@ -12,15 +12,20 @@ from collections.abc import Sequence
 from console import format as fmt
 from console.charts import SCALE, buckets, history_chart
 from console.labels import LABEL, WINDOW_NAMES, label, over, sub
-from console.lines import Line, Piece, Tone, cells, fit, line, spread
+from console.lines import Line, Piece, Tone, cells, clip, fit, line, spread
 from console.model import Series
 from console.words import severity_glyph, trouble
 from engine_host.protocol.events import Event
-from engine_host.protocol.snapshot import WINDOWS, Gpu, Percentiles, Snapshot
+from engine_host.protocol.snapshot import WINDOWS, Gpu, Percentiles, Snapshot, Throttle
 
 KV_WARN = 0.80
 KV_BAD = 0.95
 """Where operators warn and page (vLLM field practice); above the second, preemption is near."""
+
+WHO = 12
+"""Cells of an operator's name in the row of the throttle, where there is room."""
+LEAST_WHO = 3
+"""On 80 columns with all that the row may say."""
 
 
 def header(snapshot: Snapshot, width: int) -> Line:
@@ -217,21 +222,40 @@ def throttle(snapshot: Snapshot, width: int) -> Line:
     """What is held is told of with the requests, a pause or a drain with the state unless that is another one."""
     gate = snapshot.throttle
     closed = "draining" if gate.draining else "paused" if gate.paused else ""
-    row = line(
+    lead = line(
         label("Throttle"),
         (f"{closed}  " if closed and closed != snapshot.state.value else "", Tone.WARN),
         f"in flight {fmt.count(gate.inflight):>5}  cap {fmt.count(gate.max_inflight):>5}",
-        (" (set)" if "max_inflight" in gate.limited_by else "", Tone.WARN),
+    )
+    rest = line(
         "  refused ",
         (f"{fmt.count(gate.refused_total):>5}", Tone.WARN if gate.refused_total else Tone.PLAIN),
         f"  auto {fmt.clean(gate.auto)}" if gate.auto != "off" else "",
     )
     # What is not the profile's comes before what is known anyway: 80 columns have no room for both.
-    names = [fmt.clean(name) for name in gate.limited_by if name not in ("max_inflight", "paused", "draining")]
-    said = f"  set: {', '.join(names)}"
-    if cells(row) + cells(line(said)) > width:
-        said = f"  {len(names)} set"
-    return line(*row, (said, Tone.WARN) if names else "" if gate.limited_by else "  since start")
+    names = [name for name in gate.limited_by if name not in ("max_inflight", "paused", "draining")]
+    few = f"  {len(names)} set" if names else "" if gate.limited_by else "  since start"
+    room = width - cells(lead) - cells(rest)
+    whose = _whose_cap(gate, room - cells(line(few)))
+    fitting = (said for said in _whose_others(gate, names) if cells(line(said)) <= room - cells(line(whose)))
+    said = next(fitting, few)
+    return line(*lead, (whose, Tone.WARN), *rest, (said, Tone.WARN if names else Tone.PLAIN))
+
+
+def _whose_cap(gate: Throttle, room: int) -> str:
+    if "max_inflight" not in gate.limited_by:
+        return ""
+    who = fmt.clean(gate.set_by.get("max_inflight", "set"))
+    return f" ({clip(who, min(WHO, max(LEAST_WHO, room - 3)))})"
+
+
+def _whose_others(gate: Throttle, names: Sequence[str]) -> list[str]:
+    """The more is told the earlier; none where there are none."""
+    if not names:
+        return []
+    told = [f" ({clip(fmt.clean(who), WHO)})" if (who := gate.set_by.get(name)) else "" for name in names]
+    known = [fmt.clean(name) for name in names]
+    return [f"  set: {', '.join(map(str.__add__, known, told))}", f"  set: {', '.join(known)}"]
 
 
 def auto(snapshot: Snapshot, width: int) -> list[Line]:

@@ -216,6 +216,8 @@ class Throttle(_Wire, frozen=True, kw_only=True):
     """In force, whoever set it."""
     limited_by: list[str] = []
     """The limits in force that are not the profile's, by name; and what pauses or drains."""
+    set_by: dict[str, str] = {}
+    """Who set each of `limited_by`; `auto` is the controller. A host that does not tell leaves it empty."""
     paused: bool = False
     draining: bool = False
     inflight: int = 0

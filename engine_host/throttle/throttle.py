@@ -118,12 +118,14 @@ class Throttle:
         now, layers, counts = self._clock(), self._layers, self._gate.counts()
         in_force = {name: layers.in_force(name, now) for name in LimitName}
         cap = in_force[LimitName.MAX_INFLIGHT].value
+        set_by = {str(n): one.who for n, one in in_force.items() if one.who is not None and one.value is not False}
         return snapshot.Throttle(
             auto=layers.mode.in_force(now).value,
             auto_text=layers.auto.text,
             auto_at=layers.auto.at,
             max_inflight=cap if isinstance(cap, int) else None,
-            limited_by=[str(n) for n, one in in_force.items() if one.who is not None and one.value is not False],
+            limited_by=list(set_by),
+            set_by=set_by,
             paused=bool(in_force[LimitName.PAUSED].value),
             draining=bool(in_force[LimitName.DRAINING].value),
             inflight=counts.inflight,

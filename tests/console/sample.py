@@ -213,7 +213,12 @@ def paused() -> Snapshot:
         state_since=AT - 125,
         queue=msgspec.structs.replace(base.queue, held=12, running=0, waiting=0),
         throttle=msgspec.structs.replace(
-            base.throttle, auto="on", max_inflight=16, paused=True, limited_by=["max_inflight", "paused"]
+            base.throttle,
+            auto="on",
+            max_inflight=16,
+            paused=True,
+            limited_by=["max_inflight", "paused"],
+            set_by={"max_inflight": "ops", "paused": "ops"},
         ),
     )
 

@@ -323,6 +323,7 @@ THROTTLED = msgspec.structs.replace(
     max_inflight=16,
     refused_total=17,
     limited_by=["max_inflight", "prompt_token_burst", "hold_deadline_s"],
+    set_by={"max_inflight": "ops", "prompt_token_burst": "ops", "hold_deadline_s": "kim"},
 )
 
 
@@ -334,11 +335,22 @@ def throttle_row(width=80, **changes):
 
 
 def test_the_throttle_fits_with_all_that_it_may_say():
-    assert throttle_row() == "Throttle   in flight    49  cap    16 (set)  refused    17  auto observe  2 set"
+    assert throttle_row() == "Throttle   in flight    49  cap    16 (ops)  refused    17  auto observe  2 set"
     assert throttle_row(limited_by=["max_inflight"]).endswith("auto observe")
     assert throttle_row(120).endswith("auto observe  set: prompt_token_burst, hold_deadline_s")
+    assert throttle_row(160).endswith("auto observe  set: prompt_token_burst (ops), hold_deadline_s (kim)")
     assert throttle_row(auto="off", limited_by=["hold_queue"]).endswith("cap    16  refused    17  set: hold_queue")
     assert throttle_row(auto="off", limited_by=[]).endswith("refused    17  since start")
+
+
+def test_whose_the_cap_is_gives_way_to_what_else_is_set():
+    by_many = {"max_inflight": "maria.fernandez", "hold_queue": "ops"}
+    assert throttle_row(auto="off", limited_by=["max_inflight"], set_by=by_many).endswith(
+        "(maria.ferna…)  refused    17"
+    )
+    assert "cap    16 (mar…)  refused" in throttle_row(set_by=by_many)
+    assert "cap    16 (auto)  refused" in throttle_row(auto="on", set_by={"max_inflight": "auto"})
+    assert "cap    16 (set)  refused" in throttle_row(set_by={})  # an older host does not tell
 
 
 def test_a_gate_that_is_closed_says_so_unless_the_state_does():
@@ -359,7 +371,8 @@ def test_what_the_controller_did_last_is_told_where_there_is_room():
 
 def test_a_throttle_from_outside_does_not_drive_the_terminal():
     spoilt = "\x1b[31m\nred"
-    gate = msgspec.structs.replace(THROTTLED, auto=spoilt, auto_text=spoilt, limited_by=[spoilt])
+    gate = msgspec.structs.replace(THROTTLED, auto=spoilt, auto_text=spoilt, limited_by=[spoilt, "max_inflight"])
+    gate = msgspec.structs.replace(gate, set_by={spoilt: spoilt, "max_inflight": spoilt})
     snapshot = sample.serving(throttle=gate)
     said = "".join(plain_text(row) for row in [panels.throttle(snapshot, 200), *panels.auto(snapshot, 80)])
     assert "\x1b" not in said

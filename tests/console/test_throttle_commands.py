@@ -231,7 +231,7 @@ async def test_a_viewer_sees_and_changes_nothing(throttled):
 def test_a_host_that_is_paused_says_since_when_how_many_wait_and_what_ends_it():
     [said] = situation(sample.paused(), 80, 20)
     assert plain_text(said).strip() == ("◦ Paused for 2m05s: 12 requests held; `vllm-console resume` lets them in.")
-    assert plain_text(panels.throttle(sample.paused(), 80)).endswith("cap    16 (set)  refused     0  auto on")
+    assert plain_text(panels.throttle(sample.paused(), 80)).endswith("cap    16 (ops)  refused     0  auto on")
 
 
 async def test_status_and_watch_say_paused(throttled):

@@ -374,6 +374,7 @@ async def test_the_snapshot_names_what_is_not_the_profiles(desk: Desk) -> None:
     desk.pause()
     short = desk.throttle.snapshot()
     assert short.limited_by == ["max_inflight", "hold_queue", "paused"]
+    assert short.set_by == {"max_inflight": "auto", "hold_queue": "ops", "paused": "ops"}
     assert (short.auto, short.auto_text, short.max_inflight, short.paused) == ("on", "KV 94 %", 8, True)
 
 
