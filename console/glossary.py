@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 _UNKNOWN = ("–", "unknown, never 0;  dim values, ? after the state: old")
+_K = ("K", "tokens drafted a request and step; max: as it was started")
 _TOKENS_FIT = ("tokens fit", "as vLLM counts: with the one block that it keeps for itself")
 
 _OVERVIEW: tuple[tuple[str, str], ...] = (
     ("KV cache", "holds the tokens of requests; full: some are put back to wait"),
     _TOKENS_FIT,
+    ("wasted", "room in held blocks without a token: the ends of the requests"),
     ("held", "waits at the gate, before vLLM; waiting: in vLLM's own queue"),
+    ("preempted", "lost its blocks when they ran out; begins again later"),
     ("acceptance", "share of the guessed (draft) tokens that the model kept"),
     ("mean length", "tokens one step yields, the model's own included"),
     ("position", "kept there, of all drafts that long (not of those kept so far)"),
+    _K,
     ("between tokens", "of a stream, per engine step: several tokens with drafts (ITL)"),
     ("p95", "95 of 100 were faster; (1 min): the window it is measured over"),
+    ("cap", "the most in flight at once; (maria): who set it; auto: itself"),
+    ("2 set", "other limits that are not the profile's; 6 shows them"),
     _UNKNOWN,
 )
 
@@ -43,6 +49,7 @@ _QUEUE: tuple[tuple[str, str], ...] = (
 )
 
 _SPECULATION: tuple[tuple[str, str], ...] = (
+    _K,
     ("accepted", "share of the guessed (draft) tokens that the model kept"),
     ("mean length", "tokens one step yields, the model's own included"),
     ("position", "kept there, of all drafts that long (not of those kept so far)"),
@@ -52,6 +59,14 @@ _SPECULATION: tuple[tuple[str, str], ...] = (
     ("inferred", "no step at this K was measured; from those at other K"),
     ("to now", "tokens/s against those at the K in force"),
     _UNKNOWN,
+)
+
+_EVENTS: tuple[tuple[str, str], ...] = (
+    ("number", "of the event, since the host was started"),
+    ("·  ▲  ×", "told;  worth a look;  something failed"),
+    ("(maria)", "who asked for it; without a name: the host by itself"),
+    ("newer", "came since the page was moved; home shows them"),
+    ("missed", "while this console was away; the host has them no more"),
 )
 
 _DIALS: tuple[tuple[str, str], ...] = (
@@ -71,6 +86,11 @@ _PROFILES: tuple[tuple[str, str], ...] = (
     ("drained", "cannot be carried: gets some time to finish in the old engine"),
     ("begun again", "had sent nothing yet: the new engine takes it from the start"),
     ("gate", "where requests wait that come during the switch"),
+    ("preflight", "checks, before anything is touched"),
+    ("hold, release", "the gate closes; it opens again, and who waited goes in"),
+    ("prepare", "what a start needs no device for; the old engine still serves"),
+    ("probe", "the new engine's first token, before anybody is let in"),
+    ("warm", "computes ahead what will be carried"),
     ("digest", "of the effective values: the same digest is the same profile"),
 )
 
@@ -85,10 +105,12 @@ _THROTTLE: tuple[tuple[str, str], ...] = (
     ("auto", "brings max_inflight down under pressure, up again after it"),
     ("cap", "the controller's own; a max_inflight set by hand wins over it"),
     ("wait, preempt", "vLLM's queue, preemptions/s: what auto watches, as kv and ttft"),
+    ("too long", "prompts beyond the context: cut, or answered in windows"),
     _UNKNOWN,
 )
 
 _BY_PAGE = {
+    "events": _EVENTS,
     "kv": _KV,
     "queue": _QUEUE,
     "speculation": _SPECULATION,

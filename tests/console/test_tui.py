@@ -9,6 +9,7 @@ import pytest
 from textual.widgets import Button, Input, Static
 
 from console.call_errors import CallFailed, ConnectionLost, NoAnswer
+from console.glossary import words
 from console.lines import plain_text
 from console.model import Disconnected, EventArrived, SnapshotArrived
 from console.tui.keys import ACTIONS
@@ -136,6 +137,21 @@ async def test_help_can_be_read_to_its_end_on_a_low_terminal_and_says_which_figu
         assert "…" not in first + page
         await pilot.press("home")
         assert text_of(running, "#help") == first
+
+
+@pytest.mark.parametrize(
+    ("page", "shown"),
+    [
+        ("overview", ["wasted", "preempted", "K", "cap", "2 set"]),
+        ("events", ["number", "·  ▲  ×", "(maria)", "missed"]),
+        ("speculation", ["K"]),
+        ("throttle", ["too long"]),
+        ("profiles", ["preflight", "prepare", "hold", "probe", "warm", "release"]),
+    ],
+)
+def test_help_explains_what_is_on_its_page(page, shown):
+    explained = ", ".join(word for word, _ in words(page)).split(", ")
+    assert [word for word in shown if word not in explained] == []
 
 
 @pytest.mark.parametrize(
