@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
-from console.argument_types import Number, Span, Whole, dial_value, seen_value
+from console.argument_types import Number, Whole, dial_value, seen_value
+from console.commands.change_options import add_expect, add_json, add_reason, add_span, add_timeout
 from console.commands.profiles_parser import AddCommand
-
-LONGEST_S = 604_800.0
-"""A week: a limit that is to stay belongs into the profile."""
 
 
 def add_dial(commands: Any, add_command: AddCommand) -> None:
@@ -27,22 +24,9 @@ def add_dial(commands: Any, add_command: AddCommand) -> None:
         metavar="NAME=VALUE",
         help="a dial and its new value, or NAME=start; without any, the dials are shown with their range",
     )
-    dial.add_argument(
-        "--for",
-        dest="for_s",
-        type=Span(1.0, LONGEST_S),
-        metavar="SPAN",
-        help="then the former value returns: 90s, 10m, 1h; default: it stays",
-    )
-    dial.add_argument(
-        "--expect",
-        action="append",
-        default=[],
-        type=seen_value,
-        metavar="NAME=VALUE",
-        help="refuse unless this is the value in force",
-    )
-    _reason(dial)
+    add_span(dial)
+    add_expect(dial, seen_value)
+    add_reason(dial)
     dial.add_argument(
         "--timeout", type=Number(0.1, 3600.0), metavar="S", help="how long to wait for the outcome; default: 75"
     )
@@ -82,13 +66,7 @@ def add_requests(commands: Any, add_command: AddCommand) -> None:
         'requests abort chatcmpl-1f0c --reason "runaway output"\nrequests abort chatcmpl-1f0c --yes --json',
     )
     abort.add_argument("id", metavar="ID", help="its id, or as much of it as no other request begins with")
-    _reason(abort)
+    add_reason(abort)
     abort.add_argument("--yes", action="store_true", help="do not ask; needed without a terminal")
-    abort.add_argument(
-        "--timeout", type=Number(0.1, 3600.0), default=30.0, metavar="S", help="how long to wait for the outcome"
-    )
-    abort.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
-
-
-def _reason(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--reason", default="", metavar="TEXT", help="why, for the audit log")
+    add_timeout(abort)
+    add_json(abort)

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from console.argument_types import Number, OrNone, Span, Whole, limit_name, seen_limit
-from console.commands.inside_parser import LONGEST_S
+from console.commands.change_options import add_expect, add_json, add_reason, add_span, add_timeout
 from console.commands.profiles_parser import AddCommand
 
 MOST = 1_000_000_000
@@ -46,7 +46,7 @@ def add_throttle(commands: Any, add_command: AddCommand) -> None:
         metavar="NAME",
         help="limits as `throttle show` names them, or auto; default: all that was set by hand",
     )
-    _add_expect(clear)
+    add_expect(clear, seen_limit)
     _common(clear, has_span=False)
     auto = add_command(
         actions,
@@ -112,32 +112,13 @@ def _add_set(actions: Any, add_command: AddCommand) -> None:
         chosen.add_argument(
             option, dest=name, action="store_const", const=True, default=argparse.SUPPRESS, help=f"{text}; see resume"
         )
-    _add_expect(chosen)
+    add_expect(chosen, seen_limit)
     _common(chosen)
-
-
-def _add_expect(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--expect",
-        action="append",
-        default=[],
-        type=seen_limit,
-        metavar="NAME=VALUE",
-        help="refuse unless this is the value in force",
-    )
 
 
 def _common(command: argparse.ArgumentParser, *, has_span: bool = True) -> None:
     if has_span:
-        command.add_argument(
-            "--for",
-            dest="for_s",
-            type=Span(1.0, LONGEST_S),
-            metavar="SPAN",
-            help="then the former value returns: 90s, 10m, 1h; default: it stays",
-        )
-    command.add_argument("--reason", default="", metavar="TEXT", help="why, for the sheet and the audit log")
-    command.add_argument(
-        "--timeout", type=Number(0.1, 3600.0), default=30.0, metavar="S", help="how long to wait for the outcome"
-    )
-    command.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
+        add_span(command)
+    add_reason(command, "the sheet and the audit log")
+    add_timeout(command)
+    add_json(command)
