@@ -101,7 +101,7 @@ LIVE = {
 }
 
 SCENES: dict[str, dict[str, Any]] = {
-    "live": {"next_snapshot": busy, "answers": LIVE},
+    "live": {"next_snapshot": busy},
     "crowd": {
         "next_snapshot": busy,
         "answers": {**LIVE, "requests.list": lambda params: moving_requests(params, 2_000)},
@@ -123,7 +123,7 @@ SCENES: dict[str, dict[str, Any]] = {
 async def serve(path: Path, scene: str) -> None:
     now = time.time()
     moved: History = sample.history(end_at=now - 1)
-    script = {"snapshot": sample_live.live(at=now), "history": moved, **SCENES[scene]}
+    script = {"snapshot": sample_live.live(at=now), "history": moved, "answers": LIVE, **SCENES[scene]}
     host = ScriptedHost(path, **script)
     switches = ScriptedSwitches(host)
     host.on |= {"switch": switches.begin, "switch.cancel": switches.cancel}
