@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -28,6 +29,8 @@ ENDING_S = 20.0
 """What a host gets to end after its engine is stopped: responses still being read hold its port for some seconds."""
 
 ENDING_POLL_S = 0.05
+
+V = TypeVar("V")
 
 
 def change(
@@ -96,6 +99,15 @@ async def sent_once(
             f"The outcome is unknown; it was not sent again. {how_to_ask or error.remedy}",
             exit_code=EXIT_TIMED_OUT,
         ) from None
+
+
+def each_once(pairs: list[tuple[str, V]], noun: str) -> dict[str, V]:
+    """Names with their values, as given on the command line. Raises `OperatorError` for one that is given twice."""
+    values = dict(pairs)
+    for name in values:
+        if sum(other == name for other, _ in pairs) > 1:
+            raise OperatorError(f"{name} is given more than once.", f"Give each {noun} one value.")
+    return values
 
 
 async def until_ended(client: Client, path: Path, inode: tuple[int, int] | None, deadline_s: float) -> None:

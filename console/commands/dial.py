@@ -9,21 +9,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import uuid
-from typing import TypeVar
 
 import msgspec
 
 from console import format as fmt
 from console.client import connected, decoded
 from console.commands.agreement import refuse_without_role
-from console.commands.change import sent_once
+from console.commands.change import each_once, sent_once
 from console.commands.output import write_json, write_lines
 from console.connect import Target, resolve
 from console.consequence import DIAL_DEADLINE_S, METHOD_DIALS
 from engine_host.protocol.errors import EXIT_DONE, OperatorError
 from engine_host.protocol.methods import DialsApplied, DialSheet, DialsSet
-
-V = TypeVar("V", bound=int | None)
 
 
 def dial(arguments: argparse.Namespace) -> int:
@@ -57,20 +54,12 @@ def _refuse_without_values(arguments: argparse.Namespace) -> None:
 
 def _order(arguments: argparse.Namespace) -> DialsSet:
     return DialsSet(
-        values=_each_once(arguments.values),
+        values=each_once(arguments.values, "dial"),
         for_s=arguments.for_s,
-        expected=_each_once(arguments.expect) or None,
+        expected=each_once(arguments.expect, "dial") or None,
         reason=arguments.reason,
         idempotency_key=uuid.uuid4().hex,
     )
-
-
-def _each_once(pairs: list[tuple[str, V]]) -> dict[str, V]:
-    values = dict(pairs)
-    for name in values:
-        if sum(other == name for other, _ in pairs) > 1:
-            raise OperatorError(f"{name} is given more than once.", "Give each dial one value.")
-    return values
 
 
 async def _get(target: Target) -> msgspec.Raw:

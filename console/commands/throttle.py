@@ -17,7 +17,7 @@ import msgspec
 from console import format as fmt
 from console.client import connected, decoded
 from console.commands.agreement import refuse_without_role
-from console.commands.change import sent_once
+from console.commands.change import each_once, sent_once
 from console.commands.output import width, write_json, write_lines
 from console.connect import Target, resolve
 from engine_host.protocol.errors import EXIT_DONE, OperatorError
@@ -69,10 +69,10 @@ def _order(action: str, arguments: argparse.Namespace) -> Change:
     match action:
         case "set":
             limits = _limits(arguments)
-            expected = _each_once(arguments.expect) or None
+            expected = each_once(arguments.expect, "limit") or None
             return ThrottleSet(limits=limits, for_s=arguments.for_s, expected=expected, **common)
         case "clear":
-            return ThrottleClear(names=arguments.names, expected=_each_once(arguments.expect) or None, **common)
+            return ThrottleClear(names=arguments.names, expected=each_once(arguments.expect, "limit") or None, **common)
         case "auto":
             seen = None if arguments.expect is None else AutoMode(arguments.expect)
             return ThrottleAuto(mode=AutoMode(arguments.mode), expected=seen, for_s=arguments.for_s, **common)
@@ -89,13 +89,6 @@ def _limits(arguments: argparse.Namespace) -> dict[str, LimitValue]:
     if not limits:
         raise OperatorError("throttle set wants a limit to set.", "See: vllm-console throttle set --help")
     return limits
-
-
-def _each_once(pairs: list[tuple[str, LimitValue]]) -> dict[str, LimitValue]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise OperatorError("--expect names a limit more than once.", "Give each limit one value.")
-    return values
 
 
 def _after(applied: ThrottleApplied) -> str:
