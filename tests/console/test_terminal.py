@@ -239,8 +239,7 @@ async def test_a_dumb_terminal_is_exit_2(host, terminal, until):
 
 async def test_a_tiny_terminal_shows_the_essence(host, terminal, until):
     console = terminal("-t", str(host.path), columns=50, rows=8)
-    await until(lambda: b"80x24 needed" in console.read())
-    assert b"SERVING" in console.shown
+    await until(lambda: b"80x24 needed" in console.read() and b"SERVING" in console.shown)
     assert console.code() is None
 
 
