@@ -12,6 +12,7 @@ from typing import Any
 
 from engine_host.gateway.prompt_tokens import PIECE_CHARACTERS, PromptTokens
 from engine_host.gateway.shorten import Side, longest_within
+from engine_host.profiles.windows import most_overlap
 
 Request = Mapping[str, Any]
 """A decoded body. Never changed: a changed one is a copy."""
@@ -57,7 +58,7 @@ class IdsPrompt(Prompt):
         return self._with(self._ids[:limit] if keep == "start" else self._ids[-limit:])
 
     async def windows(self, limit: int, overlap: int, most: int) -> list[tuple[Prompt, int]] | int:
-        if not _leaves_room(limit, overlap):
+        if max(1, overlap) > most_overlap(limit):
             return 0
         step = limit - overlap
         number = 1 + -(-max(0, len(self._ids) - limit) // step)
@@ -100,7 +101,7 @@ class _Worded(Prompt):
 
     async def windows(self, limit: int, overlap: int, most: int) -> list[tuple[Prompt, int]] | int:
         empty = await self._count("")
-        if not _leaves_room(limit - empty, overlap):
+        if max(1, overlap) > most_overlap(limit - empty):
             return 0
         text_tokens = await self._counter.of_text(self.text, is_whole=False)
         ratio = len(self.text) / max(1, text_tokens)
@@ -275,11 +276,6 @@ def _without_media(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if not _has_media(message):
         return message
     return {**message, "content": [part for part in message["content"] if isinstance(part, str) or _is_text(part)]}
-
-
-def _leaves_room(tokens: int, overlap: int) -> bool:
-    """Windows of which half is overlap go on too slowly to be meant."""
-    return tokens >= 2 * max(1, overlap)
 
 
 def _with_prompt(request: Request, prompt: str | list[int], index: int | None) -> dict[str, Any]:

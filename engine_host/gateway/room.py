@@ -10,12 +10,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from engine_host.engine.port import EngineFacts
+from engine_host.profiles.windows import for_answer
 
 COMPLETION_MAX_TOKENS: Final = 16
 """What vLLM generates at most where a completion does not say; a chat may go on to the end of the context."""
-
-ANSWER_SHARE: Final = 8
-"""Where a prompt is cut to fit and nothing says how long the answer may become, an eighth of the context is for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class Room:
     def cut_prompt(self, max_tokens: int | None) -> int:
         """What a prompt is cut to, so that the answer has its room too."""
         room = self.context if self.cache is None else min(self.context, self.cache)
-        return room - max(1, room // ANSWER_SHARE if max_tokens is None else max_tokens)
+        return room - (for_answer(room) if max_tokens is None else max(1, max_tokens))
 
 
 @lru_cache(maxsize=4)

@@ -148,7 +148,8 @@ class _Run:
         tokens = self._about_tokenizers(comparing.result() or Answer(), facts)
         options = await self._rule("options", check_options, self._setting(facts))
         dials = await self._rule("dials", check_dials, profile.dials, self._setting(facts))
-        gate = await self._rule("throttle", check_throttle, profile.throttle, self._setting(facts))
+        longest = fit.capacity.longest_tokens if fit.capacity is not None else None
+        gate = await self._rule("throttle", check_throttle, profile.throttle, self._setting(facts), longest)
         about_files: list[Finding] = []
         if files is not None:
             self._unchecked += files.unchecked

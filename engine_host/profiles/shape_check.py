@@ -16,6 +16,7 @@ from engine_host.profiles.keys import ValidNames, unknown_keys
 from engine_host.profiles.older_names import OLDER, OLDER_NESTED
 from engine_host.profiles.profile import Profile
 from engine_host.profiles.shape import type_name
+from engine_host.profiles.windows import check_overlap
 from engine_host.protocol.events import Severity
 from engine_host.protocol.profiles import Finding, Preflight
 
@@ -39,7 +40,7 @@ _WANTED: dict[Kind, tuple[tuple[type, ...], str]] = {
 
 def shape_check(profile: Profile) -> Preflight:
     """Read, inherited and built already; what may still be wrong are vLLM's own names and kinds."""
-    findings = [*_names(profile), *_kinds(profile)]
+    findings = [*_names(profile), *_kinds(profile), *_about_windows(profile)]
     return Preflight(
         profile=profile.name,
         digest=profile.digest,
@@ -47,6 +48,13 @@ def shape_check(profile: Profile) -> Preflight:
         findings=findings,
         unchecked=UNCHECKED,
     )
+
+
+def _about_windows(profile: Profile) -> list[Finding]:
+    context = profile.engine.get("max_model_len")
+    if not isinstance(context, int) or context <= 0:
+        return []  # the model's own, or what fits: the host knows it
+    return check_overlap(profile.throttle, context, f"max_model_len = {context}")
 
 
 def pinned_names() -> ValidNames:

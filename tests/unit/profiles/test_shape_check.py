@@ -31,6 +31,14 @@ def test_it_says_what_only_the_host_can_check() -> None:
         assert what in said
 
 
+def test_an_overlap_that_leaves_windows_no_new_text_is_found_without_a_host() -> None:
+    throttle = {"overlong": "segment", "segment_overlap_tokens": 64}
+    [found] = shape_check(profile({"max_model_len": 64}, throttle=throttle)).findings
+    assert (found.id, found.severity) == ("throttle.overlap", Severity.ERROR)
+    assert shape_check(profile({"max_model_len": 2048}, throttle=throttle)).findings == []
+    assert shape_check(profile({}, throttle=throttle)).findings == []
+
+
 @pytest.mark.parametrize(
     ("engine", "text", "remedy"),
     [
