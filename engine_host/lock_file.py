@@ -109,7 +109,7 @@ os.register_at_fork(after_in_child=_let_go_in_child)
 def _read_holder(fd: int) -> Holder:
     try:
         content = msgspec.json.decode(os.pread(fd, 65536, 0))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         content = None  # taken this instant, not yet written
     if not isinstance(content, dict):
         return Holder(None)

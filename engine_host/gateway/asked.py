@@ -81,17 +81,27 @@ _IS_LIST, _IS_IDS = re.compile(rb"\s*\["), re.compile(rb"\s*\[\s*[-0-9]")
 """However much white space a client puts in: what is taken for one prompt is let in as one."""
 
 
+TOO_DEEP = Refusal(
+    "too_deep",
+    "The body of this request is nested too deeply to be read.",
+    status=400,
+    error_type="invalid_request_error",
+)
+"""For what no decoder takes: vLLM says it in another form than OpenAI's, and some routes with a bare 500."""
+
+
 def read_fields(body: bytes) -> Fields | None:
-    """What of a body costs; None when it is no JSON object, which vLLM will say itself."""
+    """What of a body costs; None when it is no JSON object, which vLLM will say itself.
+
+    It and what looks into its fields raise `RecursionError` for a body that is nested too deeply.
+    """
     try:
         return _FIELDS.decode(body)
-    except RecursionError:  # vLLM refuses what is nested so deeply as well
-        return None
     except msgspec.DecodeError:
         pass
     try:  # as vLLM reads it: NaN, a lone surrogate, another encoding than UTF-8 must not be a way past the gate
         whole = json.loads(body)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     if not isinstance(whole, dict):
         return None

@@ -6,6 +6,7 @@ the place is taken until `Passage.leave`. Per token the gate does nothing: vLLM'
 | who comes | is |
 |---|---|
 | costs nothing (no API key, or no JSON object: vLLM refuses it itself) | let through |
+| is nested too deeply to be read | refused: `too_deep`, 400 |
 | while nothing serves, or the gate drains | told so, 503 |
 | of a class below `min_class` | refused: `class` |
 | whose turn it is, when cap and rates allow it | admitted |
@@ -24,7 +25,7 @@ from collections.abc import Callable
 
 from engine_host.engine.port import AsgiApp, Receive, Scope
 from engine_host.gateway.api_keys import ApiKeys
-from engine_host.gateway.asked import Asked, Prepare, choices_of, priority_of, read_fields
+from engine_host.gateway.asked import TOO_DEEP, Asked, Prepare, choices_of, priority_of, read_fields
 from engine_host.gateway.gate_tally import GateTally, Windows
 from engine_host.gateway.held_request import HeldRequest
 from engine_host.gateway.inference_paths import INFERENCE_PATHS, MULTIPART
@@ -134,6 +135,9 @@ class Gate:
         asked = await self._read(path, scope, held)
         if asked is None:
             return None
+        if isinstance(asked, Refusal):
+            self.tally.refused(asked.reason)
+            return asked
         if asked.choices == 0:
             return Passage(None, None, held)
         came, turned = asked, self._shut or self._outright(asked)
@@ -188,8 +192,8 @@ class Gate:
             self.tally.reshaped(asked.is_truncated, asked.segments > 1)
         return app if asked.through is None else asked.through(app)
 
-    async def _read(self, path: str, scope: Scope, held: HeldRequest) -> Asked | None:
-        """What is asked; None when the client hung up before it was said."""
+    async def _read(self, path: str, scope: Scope, held: HeldRequest) -> Asked | Refusal | None:
+        """What is asked, or why that cannot be known; None when the client hung up before it was said."""
         body, choices, priority = b"", 1, 0
         if scope["type"] == "websocket":
             if not await held.read_first():
@@ -199,11 +203,14 @@ class Gate:
             if whole is None:
                 return None
             body = whole
-            fields = read_fields(body)
-            if fields is None:
-                choices = 0
-            else:
-                choices, priority = choices_of(path, fields), priority_of(fields)
+            try:
+                fields = read_fields(body)
+                if fields is None:
+                    choices = 0
+                else:
+                    choices, priority = choices_of(path, fields), priority_of(fields)
+            except RecursionError:
+                return TOO_DEEP
         rank = self._classes.rank(scope, priority)
         return Asked(
             scope=scope,

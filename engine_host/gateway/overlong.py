@@ -78,7 +78,7 @@ class Preparation:
             max_tokens = max_tokens_of(asked.path, request)
             case = _Case(asked, room, request, prompts, counts, max_tokens, counter.has_stopped)
             return await self._decide(case)
-        except UncountableError:
+        except (UncountableError, RecursionError):  # the latter of what can just be read, but not be written again
             return asked
 
     async def _decide(self, case: _Case) -> Asked | Refusal:
@@ -161,7 +161,7 @@ def _may_be_too_long(room: Room, asked: Asked) -> bool:
     if room.reserves_answer or room.is_cache_short:
         try:
             answer = max_tokens_of(asked.path, msgspec.to_builtins(_ANSWER.decode(asked.body)))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return True
         if room.reserves_answer:
             limit = min(limit, room.longest_prompt(answer))
@@ -183,7 +183,7 @@ _ANSWER = msgspec.json.Decoder(_Answer)
 def _decoded(body: bytes) -> dict[str, Any] | None:
     try:
         decoded = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return decoded if isinstance(decoded, dict) else None
 

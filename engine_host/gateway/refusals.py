@@ -14,7 +14,7 @@ class Refusal:
     """An answer in OpenAI's shape."""
 
     reason: str
-    """As it is counted: `queue_full` `deadline` `shed` `class` `too_long` `too_large`."""
+    """As it is counted: `queue_full` `deadline` `shed` `class` `too_long` `too_large` `too_deep`."""
     message: str
     status: int = 429
     error_type: str = "rate_limit_error"

@@ -221,7 +221,7 @@ def _read_config(directory: Path, what: str, findings: list[Finding]) -> Mapping
             if not isinstance(config, dict):
                 raise ValueError("it is no JSON object")
             return config
-        except (OSError, ValueError) as fault:
+        except (OSError, ValueError, RecursionError) as fault:
             findings.append(
                 error("model.config_broken", f"{what}: {path} cannot be read: {fault}", "download that file again")
             )
@@ -264,7 +264,7 @@ def _check_chat_template(directory: Path, given: Any, findings: list[Finding]) -
         return
     try:
         config = json.loads((directory / "tokenizer_config.json").read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         config = {}
     if isinstance(config, dict) and config.get("chat_template"):
         return

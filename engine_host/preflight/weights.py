@@ -116,7 +116,7 @@ def _read_index(index: Path, what: str) -> tuple[dict[str, str], Finding | None]
         if not isinstance(placed, dict) or not all(isinstance(name, str) for name in placed.values()):
             raise ValueError("weight_map is no table of file names")
         return placed, None
-    except (OSError, ValueError, KeyError, TypeError) as fault:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
         return {}, error("weights.index_broken", f"{what}: {index} cannot be read: {fault}", "download that file again")
 
 
@@ -144,7 +144,7 @@ def _read_header(file: Path, what: str) -> tuple[dict[str, Any], Finding | None]
         for tensor in header.values():
             if tensor["data_offsets"][0] > tensor["data_offsets"][1] or not isinstance(tensor["dtype"], str):
                 raise ValueError("a tensor ends before it begins")
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as fault:
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as fault:
         return {}, error(
             "weights.header_broken", f"{what}: {file} is no readable safetensors file: {fault}", "download it again"
         )

@@ -92,8 +92,8 @@ class GateCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Clients that hung up while they waited."""
     refused_total: int = 0
     refused_by_reason: dict[str, int] = {}
-    """`queue_full` `deadline` `shed` `class` `too_long` `too_large` `draining`, and the states of the host in which no
-    engine answers."""
+    """`queue_full` `deadline` `shed` `class` `too_long` `too_large` `too_deep` `draining`, and the states of the host
+    in which no engine answers."""
     truncated_total: int = 0
     segmented_total: int = 0
     hold_wait: dict[str, Percentiles] = {}

@@ -64,6 +64,22 @@ async def test_status_gives_the_snapshot(bench: Bench) -> None:
     assert result["kv"]["usage"] is None
 
 
+@pytest.mark.parametrize("name", sorted(METHODS))
+async def test_parameters_nested_however_deeply_are_answered(bench: Bench, name: str) -> None:
+    client = await bench.connect()
+    fields = (*METHODS[name].params.__struct_fields__, "unknown")
+    for depth in (3_000, *range(940, 1_000, 4)):
+        for field in fields:
+            deep = b"[" * depth + b"]" * depth
+            params = b'{"idempotency_key": "k", "%s": %s}' % (field.encode(), deep)
+            client.send_raw(b'{"jsonrpc": "2.0", "id": 7, "method": "%s", "params": %s}\n' % (name.encode(), params))
+            reply = await client.read()
+            while reply.get("method"):
+                reply = await client.read()
+            assert "error" in reply or "result" in reply
+    assert (await client.call("status"))["result"]["state"] == "serving"
+
+
 async def test_history_of_an_unknown_series_names_the_nearest(bench: Bench) -> None:
     client = await bench.connect()
     assert (await client.call("history", {"series": ["kv.usage"]}))["result"]["series"] == {"kv.usage": [0.5, None]}

@@ -62,9 +62,16 @@ def test_the_priority_is_vllms(value: Any, expected: int) -> None:
     assert fields is not None and priority_of(fields) == expected
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'"text"', b"\xff\xfe", b"nonsense", b"[" * 100_000])
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'"text"', b"\xff\xfe", b"nonsense"])
 def test_what_vllm_will_refuse_as_no_json_object_is_known_as_that(body: bytes) -> None:
     assert read_fields(body) is None
+
+
+@pytest.mark.parametrize("before", [b"", b'"temperature": NaN, '])
+@pytest.mark.parametrize("field", [b"user", b"n", b"prompt"])
+def test_what_is_nested_too_deeply_is_known_as_that_however_it_is_read(before: bytes, field: bytes) -> None:
+    with pytest.raises(RecursionError):
+        read_fields(b"{" + before + b'"' + field + b'": ' + b"[" * 3_000 + b"]" * 3_000 + b"}")
 
 
 @pytest.mark.parametrize(

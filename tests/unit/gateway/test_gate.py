@@ -156,13 +156,29 @@ async def test_what_is_cheap_passes_however_full_and_paused_the_gate_is() -> Non
     await probe.answered()
 
 
-async def test_what_is_nested_too_deeply_goes_to_vllm_which_says_so_itself() -> None:
-    served = Served(Limits(draining=True))
-    deep = b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    client = Client(served.entry, deep).start()
-    with pytest.raises(RecursionError):  # as this model's own json does; vLLM answers 400
-        await client.answered()
-    assert served.model.bodies == [deep]
+@pytest.mark.parametrize("limits", [Limits(), Limits(paused=True), Limits(draining=True)])
+@pytest.mark.parametrize("field", [b"user", b"prompt"])
+async def test_what_is_nested_too_deeply_is_refused_in_openais_shape(limits: Limits, field: bytes) -> None:
+    served = Served(limits)
+    deep = b'{"' + field + b'": ' + b"[" * 3_000 + b"]" * 3_000 + b"}"
+    client = await Client(served.entry, deep).start().answered()
+    assert client.status == 400 and client.headers["content-type"] == "application/json"
+    assert client.told["error"]["type"] == "invalid_request_error" and "too deeply" in client.told["error"]["message"]
+    assert served.gate.counts().refused_by_reason == {"too_deep": 1} and served.model.bodies == []
+
+
+async def test_however_deep_a_body_is_nested_it_is_answered_or_refused() -> None:
+    served = Served()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    served.entry.attach(app)
+    seen = set()
+    for depth in range(900, 1_010):
+        deep = b'{"prompt": ' + b"[" * depth + b"]" * depth + b"}"
+        seen.add((await Client(served.entry, deep).start().answered()).status)
+    assert seen == {200, 400}
 
 
 @pytest.mark.parametrize("limits", [Limits(paused=True), Limits(max_inflight=1), Limits(draining=True)])

@@ -208,7 +208,12 @@ async def test_what_vllm_would_not_tokenize_is_left_to_vllm() -> None:
     assert await admitted(asked, broken) is asked  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"prompt": {}}', b'{"prompt": [[1], "a"]}', b'{"prompt": []}'])
+DEEP = b'{"prompt": "x", "user": ' + b"[" * 3_000 + b"]" * 3_000 + b"}"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[1]", b'{"prompt": {}}', b'{"prompt": [[1], "a"]}', b'{"prompt": []}', DEEP]
+)
 async def test_what_cannot_be_read_is_left_to_vllm(body: bytes) -> None:
     asked = replace(completion(), body=body, wants_prompt_tokens=True)
     assert (await admitted(asked)).body == body

@@ -48,9 +48,10 @@ def test_a_directory_without_config_json_is_no_model(tmp_path: Path) -> None:
     assert not files.is_buildable
 
 
-def test_a_broken_config_json_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["[1]", "[" * 3_000 + "]" * 3_000])
+def test_a_broken_config_json_is_told(tmp_path: Path, content: str) -> None:
     model = make_model(tmp_path / "m")
-    (model / "config.json").write_text("[1]")
+    (model / "config.json").write_text(content)
     assert ids({"model": str(model)}) == ["model.config_broken"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,6 +87,13 @@ def test_a_file_of_something_else_is_no_safetensors_file(tmp_path: Path) -> None
     assert only(check_weights(model, "the model")[1])[0] == "weights.header_broken"
 
 
+def test_a_header_nested_too_deeply_is_broken(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "m")
+    header = b"[" * 3_000 + b"]" * 3_000
+    (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    assert only(check_weights(model, "the model")[1])[0] == "weights.header_broken"
+
+
 def test_a_tensor_that_no_shard_holds_is_named(tmp_path: Path) -> None:
     model = make_model(tmp_path / "m", shards=2)
     index = model / "model.safetensors.index.json"
@@ -94,9 +102,10 @@ def test_a_tensor_that_no_shard_holds_is_named(tmp_path: Path) -> None:
     assert id == "weights.tensor_missing" and "lm_tail" in text
 
 
-def test_an_index_that_is_no_json_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["{", "[" * 3_000])
+def test_an_index_that_is_no_json_is_told(tmp_path: Path, content: str) -> None:
     model = make_model(tmp_path / "m", shards=2)
-    (model / "model.safetensors.index.json").write_text("{")
+    (model / "model.safetensors.index.json").write_text(content)
     assert only(check_weights(model, "the model")[1])[0] == "weights.index_broken"
 
 
