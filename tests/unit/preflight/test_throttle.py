@@ -31,7 +31,7 @@ def test_windows_have_to_leave_room_for_text_that_is_new() -> None:
     for context, most, too_large in ((2048, 896, 2047), (64, 28, 64)):
         assert told(most, max_model_len=context) == []
         [barely] = told(most + 1, max_model_len=context)
-        assert barely.severity is Severity.WARNING and "leave max_tokens out" in barely.text
+        assert barely.severity is Severity.WARNING and "leaves max_tokens out" in barely.text
         [never] = told(too_large, max_model_len=context)
         assert (never.id, never.severity) == ("throttle.overlap", Severity.ERROR)
         assert f"segment_overlap_tokens = {too_large}" in never.text and f"max_model_len = {context}" in never.text
