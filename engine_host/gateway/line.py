@@ -110,7 +110,7 @@ class Line:
         self._queue = HoldQueue(classes)
         for waiter in waiting:
             waiter.asked = as_classed_now(waiter.asked)
-            self._queue.add(waiter)
+            self._queue.add(waiter, self._patience_s)
 
     def close(self, why: Turned) -> None:
         """Nothing serves: tell all who wait."""
@@ -137,7 +137,7 @@ class Line:
         self._look_after(now)
         if len(self._queue) < limits.hold_queue or (not self._queue and not self.capacity.wait_s(asked, now)):
             return None
-        self._queue.wants(asked.class_rank, now)
+        self._queue.wants(asked.class_rank, self._patience_s, now)
         if self._queue.has_lesser(asked.class_rank, self._patience_s, now):
             return None
         self._pace.found_no_room(now)
@@ -231,11 +231,11 @@ class Line:
             self._refuse(least, "shed", _SHED, now)
 
     def _enqueue(self, waiter: _Waiter) -> None:
-        self._queue.add(waiter)
+        self._queue.add(waiter, self._patience_s)
         self.capacity.queue(waiter.asked, 1)
 
     def _dequeue(self, waiter: _Waiter) -> None:
-        if self._queue.remove(waiter):
+        if self._queue.remove(waiter, self._clock()):
             self.capacity.queue(waiter.asked, -1)
 
     def _refuse(self, waiter: _Waiter, reason: str, why: str, now: float) -> None:

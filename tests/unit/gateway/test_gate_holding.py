@@ -262,3 +262,18 @@ async def test_a_body_that_its_client_does_not_finish_takes_no_place() -> None:
     client.hang_up()
     await client.answered()
     assert client.sent == [] and served.model.seen == []
+
+
+async def test_one_refusal_of_long_ago_lets_no_low_request_go_ahead_of_higher_ones() -> None:
+    limits = Limits(max_inflight=1, hold_deadline_s=20.0)
+    served = Served(replace(limits, hold_queue=0), BY_HEADER)
+    await served.ask("long")
+    assert (await of_class(served, "refused", "low")).status == 429
+    served.gate.apply(limits)
+    await served.pass_time(18.0)
+    for name, class_name in (("l1", "low"), ("l2", "low"), ("n", "normal"), ("h", "high")):
+        await of_class(served, name, class_name)
+    await served.pass_time(5.0)
+    for _ in range(4):
+        await served.finish()
+    assert served.model.names == ["long", "h", "n", "l1", "l2"]
