@@ -18,9 +18,10 @@ def nearest(word: str, valid: Iterable[str]) -> str | None:
     return by_folded[matches[0]] if matches else None
 
 
-def suggestion(word: str, valid: Iterable[str]) -> str:
-    """`did you mean "x"?`, or the valid names when there are few and none is near."""
-    names = sorted(valid)
+def suggestion(word: str, valid: Iterable[str], *, in_order: bool = False) -> str:
+    """`did you mean "x"?`, or the valid names when there are few and none is near. `in_order`: as they come, where that
+    says something."""
+    names = list(valid) if in_order else sorted(valid)
     if match := nearest(word, names):
         return f'did you mean "{match}"?'
     if not names:

@@ -11,11 +11,12 @@ _DIGEST_PREFIX = "sha256:"
 
 
 class PriorityClasses:
-    """As a profile's `[throttle]` table has them; 0 is the rank of the lowest."""
+    """As a profile's `[throttle]` table has them; 0 is the rank of the lowest. Capitals in a name count for nothing, a
+    name that there is not is as good as none."""
 
     def __init__(self, table: Throttle) -> None:
         self.names = list(table.classes)
-        self._ranks = {name: rank for rank, name in enumerate(self.names)}
+        self._ranks = {name.lower(): rank for rank, name in enumerate(self.names)}
         middle = (len(self.names) - 1) // 2
         self.default = middle if table.default_class is None else self.rank_of(table.default_class, middle)
         self._header = None if table.class_header is None else table.class_header.lower().encode("latin-1")
@@ -24,7 +25,7 @@ class PriorityClasses:
 
     def rank_of(self, name: str | None, otherwise: int = 0) -> int:
         """Of a class by its name; `otherwise` where the profile has none of that name."""
-        return otherwise if name is None else self._ranks.get(name, otherwise)
+        return otherwise if name is None else self._ranks.get(name.lower(), otherwise)
 
     def rank(self, scope: Scope, priority: int) -> int:
         """`priority` is vLLM's: negative is sooner. The API key wins over the header, the header over `priority`."""
@@ -36,7 +37,7 @@ class PriorityClasses:
                     if rank is not None:
                         return rank
                 if name == self._header:
-                    named = self._ranks.get(value.decode("latin-1").strip(), named)
+                    named = self._ranks.get(value.decode("latin-1").strip().lower(), named)
             if named is not None:
                 return named
         if priority:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -22,7 +22,7 @@ from engine_host.profiles.arguments import is_idle
 from engine_host.profiles.document import checked_document, neighbours, read_document
 from engine_host.profiles.faults import Faults
 from engine_host.profiles.inherit import Inherited, inherited
-from engine_host.profiles.shape import HIDDEN, OWN_TABLES, SECRETS, Switch, copied, type_name
+from engine_host.profiles.shape import HIDDEN, OWN_TABLES, SECRETS, Switch, copied, leaves, type_name, written
 from engine_host.profiles.throttle_check import contradictions
 from engine_host.profiles.throttle_table import Throttle
 from engine_host.protocol.errors import OperatorError
@@ -231,17 +231,18 @@ def _check_own(
             try:
                 msgspec.convert({key: value}, shape)
             except msgspec.ValidationError as error:
-                said = HIDDEN if f"{name}.{key}" in SECRETS else repr(value)
+                said = HIDDEN if f"{name}.{key}" in SECRETS else written(value)
                 fact = f"{where}: {name}.{key} = {said}: {fault(error)}"
-                remedy = suggestion(str(value), words) if (words := _words(valid[key].type)) else f"mend {name}.{key}"
-                raise OperatorError(fact, f"{remedy}, or leave it out for its default") from None
+                words = _words(valid[key].type)
+                remedy = suggestion(str(value), words, in_order=True) if words else f"mend {name}.{key}"
+                otherwise = " Or" if remedy.endswith("?") else ", or"
+                raise OperatorError(fact, f"{remedy}{otherwise} leave it out for its default") from None
 
 
 def _words(kind: Any) -> list[str]:
-    """What a key takes whose values are a few words."""
-    info = msgspec.inspect.type_info(kind)
-    info = info.type if isinstance(info, msgspec.inspect.Metadata) else info
-    return [str(value) for value in info.values] if isinstance(info, msgspec.inspect.LiteralType) else []
+    """What a key takes whose values are a few words, in the order in which they are written."""
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return [str(value) for value in get_args(kind)] if get_origin(kind) is Literal else []
 
 
 def _check_throttle(found: Inherited, path: Path, faults: Faults) -> None:
@@ -250,7 +251,7 @@ def _check_throttle(found: Inherited, path: Path, faults: Faults) -> None:
         throttle = msgspec.convert(found.tables["throttle"], Throttle)
     except msgspec.ValidationError:
         return
-    for one in contradictions(throttle):
+    for one in contradictions(throttle, leaves(found.tables["throttle"])):
         key = f"throttle.{one.key}"
         with faults.caught():
             raise OperatorError(f"{found.origins.get(key, path)}: {key}: {one.fact}", one.remedy)
@@ -264,7 +265,7 @@ def _check_model(engine: Mapping[str, Any], path: Path) -> None:
     model = engine["model"]
     if not isinstance(model, str) or not model.strip():
         raise OperatorError(
-            f"{path}: engine.model is {model!r}, expected a name or a path", 'write: model = "org/name"'
+            f"{path}: engine.model is {written(model)}, expected a name or a path", 'write: model = "org/name"'
         )
 
 

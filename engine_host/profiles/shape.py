@@ -149,6 +149,11 @@ def copied(value: Any) -> Any:
     return value
 
 
+def written(value: Any) -> str:
+    """A value as whoever reads the file knows it."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 def type_name(value: Any) -> str:
     names = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list", dict: "a table"}
     return names.get(type(value), "a " + type(value).__name__)

@@ -12,6 +12,8 @@ import msgspec
 
 MOST = 1_000_000_000
 """Of anything that is counted: beyond it a limit limits nothing, and a mistyped one is noticed."""
+LEAST_RATE = 0.001
+"""A second: below it nobody is let in for a quarter of an hour, which is a pause."""
 
 
 def _share(text: str) -> msgspec.Meta:
@@ -27,7 +29,7 @@ def _seconds(text: str) -> msgspec.Meta:
 
 
 def _rate(text: str) -> msgspec.Meta:
-    return msgspec.Meta(gt=0.0, le=float(MOST), description=text)
+    return msgspec.Meta(ge=LEAST_RATE, le=float(MOST), description=text)
 
 
 def _count(text: str) -> msgspec.Meta:

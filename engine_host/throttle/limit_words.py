@@ -9,6 +9,7 @@ import msgspec
 
 from engine_host.decoder_words import fault
 from engine_host.nearest import suggestion
+from engine_host.profiles.shape import written
 from engine_host.profiles.throttle_table import Throttle as Table
 from engine_host.protocol.errors import OperatorError
 from engine_host.protocol.throttling import AUTO, AutoMode, LimitName, LimitValue
@@ -31,7 +32,7 @@ def limit_name(word: str, also: Iterable[str] = ()) -> LimitName:
         return LimitName(word)
     except ValueError:
         raise OperatorError(
-            f'no limit "{word[:_SHOWN_CHARS]}"', suggestion(word, (*map(str, LimitName), *also))
+            f'no limit "{word[:_SHOWN_CHARS]}"', suggestion(word, (*map(str, LimitName), *also), in_order=True)
         ) from None
 
 
@@ -47,9 +48,17 @@ def _checked(name: LimitName, value: LimitValue, table: Table) -> LimitValue:
     except msgspec.ValidationError as error:
         remedy = "0 lets none wait" if name is LimitName.HOLD_QUEUE else SHOW
         raise OperatorError(f"{name} {_shown(value)}: {fault(error)}", remedy) from None
-    if name is LimitName.MIN_CLASS and isinstance(found, str) and found not in table.classes:
-        raise OperatorError(f"min_class {_shown(found)} is no class", suggestion(found, table.classes))
+    if name is LimitName.MIN_CLASS and isinstance(found, str):
+        return _class(found, table)
     return found
+
+
+def _class(name: str, table: Table) -> str:
+    """As the profile writes it; capitals count for nothing."""
+    for known in table.classes:
+        if known.lower() == name.lower():
+            return known
+    raise OperatorError(f"min_class {_shown(name)} is no class", suggestion(name, table.classes, in_order=True))
 
 
 def checked_mode(value: LimitValue) -> AutoMode:
@@ -57,7 +66,9 @@ def checked_mode(value: LimitValue) -> AutoMode:
     try:
         return AutoMode(str(value))
     except ValueError:
-        raise OperatorError(f"auto {_shown(value)} is no mode", suggestion(str(value), list(AutoMode))) from None
+        raise OperatorError(
+            f"auto {_shown(value)} is no mode", suggestion(str(value), AutoMode, in_order=True)
+        ) from None
 
 
 def in_words(value: LimitValue) -> str:
@@ -108,5 +119,5 @@ def whose(what: str, who: str, clock: str | None) -> str:
 
 
 def _shown(value: LimitValue) -> str:
-    text = repr(value) if isinstance(value, str) else in_words(value)
+    text = written(value) if isinstance(value, str | bool) else in_words(value)
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"

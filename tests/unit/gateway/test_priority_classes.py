@@ -43,6 +43,7 @@ def test_there_is_no_class_beyond_the_last() -> None:
         ({"authorization": "Bearer sha256:" + hashlib.sha256(b"batch-key").hexdigest()}, 0, "normal"),
         ({"authorization": "Bearer another-key"}, -1, "high"),
         ({"x_class": "low"}, -1, "low"),
+        ({"x_class": " LOW "}, -1, "low"),
         ({"x_class": "unheard-of"}, -1, "high"),
         ({"x_class": "high", "authorization": "Bearer batch-key"}, 0, "low"),
     ],
@@ -52,6 +53,11 @@ def test_the_key_wins_over_the_header_and_the_header_over_the_priority(
 ) -> None:
     classes = PriorityClasses(KEYS)
     assert classes.names[classes.rank(scope(**headers), priority)] == expected
+
+
+def test_a_header_matches_a_class_however_either_is_written() -> None:
+    classes = PriorityClasses(Throttle(classes=["Bulk", "Chat"], default_class="Chat", class_header="x-class"))
+    assert [classes.rank(scope(x_class=name), 0) for name in ("bulk", "BULK", "Bulk", "bul")] == [0, 0, 0, 1]
 
 
 def test_keys_are_not_kept_as_they_are() -> None:

@@ -98,7 +98,7 @@ def test_a_profile_is_frozen(tmp_path: Path) -> None:
         (MINIMAL + "[switch]\ndrain_timeout = 3\n", "switch.drain_timeout", 'did you mean "drain_timeout_s"?'),
         (MINIMAL + "[switch]\ndrain_timeout_s = -1\n", "switch.drain_timeout_s = -1", "default"),
         (MINIMAL + '[switch]\ndrain_timeout_s = "3"\n', "switch.drain_timeout_s = '3'", "default"),
-        (MINIMAL + "[switch]\ndrain_timeout_s = true\n", "switch.drain_timeout_s = True", "default"),
+        (MINIMAL + "[switch]\ndrain_timeout_s = true\n", "switch.drain_timeout_s = true", "default"),
         (MINIMAL + "[switch]\ndrain_timeout_s = nan\n", "switch.drain_timeout_s = nan", "write a number"),
         (MINIMAL + "[alerts]\nkv_usage = 0.9\n", "unknown key alerts.kv_usage", "takes no keys"),
         ("schema = 1\n", "engine.model is missing", "model ="),

@@ -156,16 +156,19 @@ async def test_clear_brings_back_what_the_profile_says_of_one_or_of_all(desk: De
         ({"max_inflight": -1}, "max_inflight -1: expected a whole number of at least 1", "throttle show"),
         ({"max_inflight": 0}, "max_inflight 0: expected a whole number of at least 1", "throttle show"),
         ({"max_inflight": 1.5}, "max_inflight 1.5: expected a whole number", "throttle show"),
-        ({"max_inflight": True}, "max_inflight on: expected a whole number", "throttle show"),
+        ({"max_inflight": True}, "max_inflight true: expected a whole number", "throttle show"),
         ({"max_inflight": 1 << 60}, "at most 1000000000", "throttle show"),
         ({"max_inflight": "x" * 500}, "max_inflight 'xxx", "throttle show"),
         ({"request_rate": float("nan")}, "request_rate nan is no finite number", "throttle show"),
         ({"request_rate": float("inf")}, "request_rate inf is no finite number", "throttle show"),
-        ({"request_rate": 0}, "request_rate 0: expected a number above 0", "throttle show"),
+        ({"request_rate": 0}, "request_rate 0: expected a number of at least 0.001", "throttle show"),
+        ({"request_rate": 1e-12}, "request_rate 1e-12: expected a number of at least 0.001", "throttle show"),
+        ({"request_rate": True}, "request_rate true: expected a number", "throttle show"),
         ({"hold_queue": None}, "hold_queue none: expected a whole number, got nothing", "0 lets none wait"),
         ({"hold_deadline_s": None}, "hold_deadline_s none: expected a number, got nothing", "throttle show"),
         ({"hold_deadline_s": 1e9}, "hold_deadline_s 1e+09: expected a number of at most 86400", "throttle show"),
         ({"min_class": "hihg"}, "min_class 'hihg' is no class", 'did you mean "high"?'),
+        ({"min_class": "mid"}, "min_class 'mid' is no class", "valid: low, normal, high"),
         ({"min_class": 3}, "min_class 3: expected a text, got a whole number", "throttle show"),
         ({"paused": 1}, "paused is 1, expected true or false", "throttle show"),
         ({"paused": None}, "paused is none, expected true or false", "throttle show"),
@@ -180,6 +183,11 @@ async def test_what_cannot_be_is_refused_by_name_and_nothing_is_set(
     assert remedy in error.remedy
     assert error.exit_code == EXIT_INVALID
     assert len(desk.gate.applied) == 1
+
+
+async def test_a_class_is_found_however_it_is_written(desk: Desk) -> None:
+    assert desk.set(min_class="HIGH") == "min_class none → high"
+    assert desk.expecting({"min_class": "High"}, min_class="Low") == "min_class high → low"
 
 
 async def test_a_burst_goes_with_a_rate_that_somebody_has_set(desk: Desk) -> None:
