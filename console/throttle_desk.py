@@ -52,7 +52,7 @@ def rows(sheet: ThrottleSheet | None) -> dict[str, Limit]:
     if sheet is None:
         return {}
     auto = sheet.auto
-    mode = Limit(value=auto.mode.value, profile=None, who=auto.who, since=auto.since, until=auto.until)
+    mode = Limit(value=auto.mode.value, profile=None, who=auto.who, since=auto.since, until=auto.until, then=auto.then)
     return {**sheet.limits, AUTO: mode}
 
 

@@ -17,7 +17,7 @@ from console.lines import BLANK, Line, Tone, clip, faded, fit, line
 from console.model import State, may
 from console.polled import Polled, is_old, no_answer, standing
 from console.throttle_desk import Desk, chosen, rows
-from console.throttle_panels import auto_lines, class_lines, count_lines, set_by, value_text
+from console.throttle_panels import auto_lines, class_lines, count_lines, set_by, then_words, value_text
 from console.words import ROLE_NEEDED
 from engine_host.protocol.methods import METHODS
 from engine_host.protocol.throttling import AUTO, AutoGauge, AutoMode, Limit, LimitName, LimitValue, ThrottleSheet
@@ -113,7 +113,7 @@ def _row(name: str, limit: Limit, is_chosen: bool, width: int) -> Line:
     profile = "" if name == AUTO else _cell(limit.profile)
     whose = set_by(limit.who, limit.since, limit.until)
     if width >= REASONS_FROM:
-        whose = line(*fit(whose, SET_BY), (fmt.clean(limit.reason), Tone.FAINT))
+        whose = line(*fit(whose, SET_BY), (_reason(limit), Tone.FAINT))
     row = fit(
         line(
             "▸ " if is_chosen else "  ",
@@ -141,10 +141,15 @@ def _why(found: dict[str, Limit], name: str, width: int) -> list[Line]:
     if width >= REASONS_FROM:
         return []
     order = sorted(found.items(), key=lambda item: item[0] != name)
-    told = [(one, limit.reason) for one, limit in order if limit.reason and limit.who != AUTO]
-    reasons = "; ".join(f"{fmt.clean(one)}: {fmt.clean(reason)}" for one, reason in told)
+    told = [(one, why) for one, limit in order if limit.who != AUTO and (why := _reason(limit))]
+    reasons = "; ".join(f"{fmt.clean(one)}: {why}" for one, why in told)
     parts = textwrap.wrap(reasons, max(20, width - LABEL), max_lines=WHY_ROWS, placeholder=" …")
     return [line((f"{'why' if i == 0 else '':<{LABEL}}", Tone.LABEL), part) for i, part in enumerate(parts)]
+
+
+def _reason(limit: Limit) -> str:
+    """Why it was set, and what it was set over."""
+    return ", ".join(part for part in (fmt.clean(limit.reason), then_words(limit)) if part)
 
 
 def _said(desk: Desk, state: State, width: int) -> list[Line]:

@@ -43,7 +43,17 @@ def _limit(name: str, limit: Limit, width: int) -> list[Line]:
         (f"  {value_text(limit.profile):>{_VALUE}}  ", Tone.FAINT),
         *set_by(limit.who, limit.since, limit.until),
     )
-    return [row, *_because(limit.reason, width)]
+    return [row, *_because(limit.reason, width), *_because(then_words(limit), width)]
+
+
+def then_words(limit: Limit | AutoState) -> str:
+    """What returns when a setting ends, where that is an operator's too; empty: the profile's, or it stays."""
+    then = limit.then
+    if then is None or then.who is None or limit.until is None:
+        return ""
+    ends = f" until {fmt.clock(then.until)}" if then.until is not None else ""
+    why = f": {fmt.clean(then.reason)}" if then.reason else ""
+    return f"from {fmt.clock(limit.until)} as before: {value_text(then.value)}, by {fmt.clean(then.who)}{ends}{why}"
 
 
 def value_text(found: LimitValue) -> str:
@@ -81,7 +91,7 @@ def auto_lines(auto: AutoState, width: int, now: float) -> list[Line]:
         (f"{auto.mode.value:>{_VALUE}}", Tone.PLAIN if auto.mode is AutoMode.OFF else Tone.STRONG),
         *(line("  ", *set_by(auto.who, auto.since, auto.until)) if auto.who is not None else ()),
     )
-    rows = [head]
+    rows = [head, *_because(then_words(auto), width)]
     if auto.mode is not AutoMode.OFF:
         would = "would be " if auto.mode is AutoMode.OBSERVE else ""
         said = f"cap {would}{value_text(auto.cap)}"

@@ -42,6 +42,11 @@ class Settings(Generic[V]):
     def in_force(self, now: float) -> Setting[V]:
         return next((one for one in reversed(self._passing) if _holds(one, now)), self._stays)
 
+    def next(self, now: float) -> Setting[V] | None:
+        """The one that comes into force when that of now ends; None: it stays."""
+        one = self.in_force(now)
+        return None if one.ends is None else self.in_force(one.ends)
+
     def over(self, now: float) -> Setting[V] | None:
         """The one that was in force until it ended, if it has ended and is not forgotten yet."""
         return self._passing[-1] if self._passing and not _holds(self._passing[-1], now) else None

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -31,7 +32,7 @@ from engine_host.protocol.methods import (
     ThrottleSet,
 )
 from engine_host.protocol.snapshot import State
-from engine_host.protocol.throttling import AutoMode, LimitName, LimitValue, ThrottleSheet
+from engine_host.protocol.throttling import AutoMode, Limit, LimitName, LimitValue, ThrottleSheet
 
 HOW_TO_ASK = "See what is in force: vllm-console throttle show"
 
@@ -97,10 +98,27 @@ def _after(applied: ThrottleApplied) -> str:
     if applied.state is State.SERVING:
         return took
     limits = applied.throttle.limits
-    closed = [one for name in (LimitName.PAUSED, LimitName.DRAINING) if (one := limits.get(name)) and one.value]
-    ends = [one.until for one in closed if one.until is not None]
-    until = f" until {fmt.clock(max(ends))}" if ends and len(ends) == len(closed) else " until `vllm-console resume`"
-    return f"{took}; the host is {applied.state.value}{until if closed else ''}"
+    closed = {word: one for name, word in _CLOSED.items() if (one := limits.get(name)) and one.value}
+    return f"{took}; the host is {applied.state.value}{_until(closed)}"
+
+
+_CLOSED = {LimitName.PAUSED: "paused", LimitName.DRAINING: "draining"}
+
+
+def _until(closed: Mapping[str, Limit]) -> str:
+    """How long these limits keep the gate closed, and what keeps it closed after them."""
+    ends = [one.until for one in closed.values() if one.until is not None]
+    if not closed:
+        return ""
+    if len(ends) < len(closed):
+        return " until `vllm-console resume`"
+    until = f" until {fmt.clock(max(ends))}"
+    for word, one in closed.items():
+        if (then := one.then) is not None and then.value:
+            by = f", by {fmt.clean(then.who)}" if then.who is not None else ""
+            why = f": {fmt.clean(then.reason)}" if then.reason else ""
+            return f"{until}, then {word} as before{by}{why}"
+    return until
 
 
 async def _get(target: Target) -> msgspec.Raw:

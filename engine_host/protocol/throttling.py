@@ -52,6 +52,17 @@ class AutoMode(StrEnum):
     ON = "on"
 
 
+class Former(msgspec.Struct, frozen=True, kw_only=True):
+    """What a setting was made over, and what returns when it ends."""
+
+    value: LimitValue
+    who: str | None = None
+    """Who set it; None: it stands where the profile puts it."""
+    reason: str = ""
+    until: float | None = None
+    """Unix time; None: it stays."""
+
+
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
     """One limit as it is in force."""
 
@@ -65,6 +76,8 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time."""
     until: float | None = None
     """Unix time at which the former value returns; None: it stays."""
+    then: Former | None = None
+    """What returns at `until`."""
 
 
 class ClassCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +138,8 @@ class AutoState(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time."""
     until: float | None = None
     """Unix time at which the former mode returns; None: it stays."""
+    then: Former | None = None
+    """What returns at `until`."""
     cap: int | None = None
     """That it has put in force, or would have (`observe`); None: no cap."""
     text: str = ""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine_host.profiles.throttle_table import Throttle as Table
-from engine_host.protocol.throttling import AUTO, AutoMode, Limit, LimitName, LimitValue
+from engine_host.protocol.throttling import AUTO, AutoMode, Former, Limit, LimitName, LimitValue
 from engine_host.throttle.limits import Limits
 from engine_host.timed_settings import Setting, Settings
 
@@ -101,6 +101,7 @@ class Layers:
             reason=one.reason,
             since=one.since,
             until=one.until,
+            then=former(self.settings[name].next(now)),
         )
 
     def _opens_in_s(self, now: float) -> float | None:
@@ -114,6 +115,12 @@ class Layers:
             return None
         ends = sorted(end for one in closing for end in one.ends() if end > now)
         return next((end - now for end in ends if not is_closed(end)), None)
+
+
+def former(setting: Setting[Any] | None) -> Former | None:
+    if setting is None:
+        return None
+    return Former(value=setting.value, who=setting.who, reason=setting.reason, until=setting.until)
 
 
 def profile_value(table: Table, name: LimitName) -> LimitValue:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -96,10 +97,23 @@ def move(name: LimitName, before: Setting[LimitValue], after: LimitValue) -> str
     return f"{name} {in_words(before.value)}{by} → {in_words(after)}"
 
 
-def told(moves: Iterable[str], for_s: float | None, reason: str) -> str:
-    """`max_inflight 64 → 16, hold_queue 256 → 64 for 10 m: KV pressure`."""
+def told(moves: Iterable[str], for_s: float | None, reason: str, then: Sequence[str] = ()) -> str:
+    """`max_inflight 64 → 16, hold_queue 256 → 64 for 10 m (then max_inflight 32 again, by maria): KV pressure`. `then`:
+    as `returning`."""
     span = f" for {span_in_words(for_s)}" if for_s is not None else ""
-    return ", ".join(moves) + span + (f": {reason}" if reason else "")
+    after = f" (then {'; '.join(then)})" if then else ""
+    return ", ".join(moves) + span + after + (f": {reason}" if reason else "")
+
+
+def returning(formers: Mapping[Any, Setting[Any] | None]) -> list[str]:
+    """What settings that end were made over, by name, as far as that is an operator's too; a phrase each."""
+    return [_again(name, one) for name, one in formers.items() if one is not None and one.who is not None]
+
+
+def _again(name: str, one: Setting[Any]) -> str:
+    if name in CLOSED:
+        return f"{move(LimitName(name), Setting(not one.value), one.value)} as before, by {one.who}"
+    return f"{name} {in_words(one.value)} again, by {one.who}"
 
 
 def over(moves: Iterable[str], who: str | None, for_s: float | None) -> str:

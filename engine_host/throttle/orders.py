@@ -48,7 +48,8 @@ def set_limits(layers: Layers, asked: Asked, order: ThrottleSet) -> Done:
     moves = _moves(layers, after, values, asked.now)
     if values.get(LimitName.PAUSED) and not after.in_force(LimitName.HOLD_QUEUE, asked.now).value:
         moves[list(values).index(LimitName.PAUSED)] += " (hold_queue is 0: who comes is refused at once)"
-    return after, words.told(moves, order.for_s, order.reason)
+    then = words.returning({name: settings[name].next(asked.now) for name in values})
+    return after, words.told(moves, order.for_s, order.reason, then)
 
 
 def clear(layers: Layers, asked: Asked, order: ThrottleClear) -> Done:
@@ -80,10 +81,12 @@ def set_auto(layers: Layers, asked: Asked, order: ThrottleAuto) -> Done:
     ends, until = asked.end(order.for_s)
     setting = Setting(order.mode, asked.who, order.reason, asked.wall, ends, until)
     after = layers.with_mode(layers.mode.with_(setting), asked.now)
-    move, cap = _auto_move(layers, after, asked.now), layers.settings[LimitName.MAX_INFLIGHT].in_force(asked.now)
+    move = _auto_move(layers, after, asked.now)
+    cap = layers.settings[LimitName.MAX_INFLIGHT].in_force(asked.now)
     if cap.who is not None and order.mode is AutoMode.ON:
         move += f" (max_inflight {words.in_words(cap.value)} of {cap.who} wins over it)"
-    return after, words.told([move], order.for_s, order.reason)
+    then = words.returning({AUTO: after.mode.next(asked.now)})
+    return after, words.told([move], order.for_s, order.reason, then)
 
 
 def resume(layers: Layers, asked: Asked, reason: str) -> Done:

@@ -36,7 +36,7 @@ from engine_host.protocol.throttling import (
 )
 from engine_host.throttle import limit_moves, orders
 from engine_host.throttle import limit_words as words
-from engine_host.throttle.layers import CLOSED, AutoCap, Layers
+from engine_host.throttle.layers import CLOSED, AutoCap, Layers, former
 from engine_host.throttle.limits import Limits
 
 logger = logging.getLogger(__name__)
@@ -106,6 +106,7 @@ class Throttle:
             who=mode.who,
             since=mode.since,
             until=mode.until,
+            then=former(layers.mode.next(now)),
             cap=layers.auto.cap,
             text=layers.auto.text,
             acted_at=layers.auto.at,

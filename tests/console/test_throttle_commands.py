@@ -15,7 +15,7 @@ from engine_host.protocol.envelope import ErrorCode, RpcError
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_REFUSED, EXIT_TIMED_OUT
 from engine_host.protocol.methods import Role
 from engine_host.protocol.snapshot import State
-from engine_host.protocol.throttling import AutoState, GateCounts, Limit
+from engine_host.protocol.throttling import AutoMode, AutoState, Former, GateCounts, Limit
 from tests.console import sample, sample_throttle
 from tests.console.sample_throttle import NOW
 from tests.console.test_cli import is_fact_and_remedy, run
@@ -46,6 +46,22 @@ async def test_the_sheet_says_what_is_in_force_by_whom_until_when_and_why(thrott
     assert rows[2].split() == ["KV", "pressure"]
     assert rows[3].split() == ["request_rate", "none", "none", "–"]
     assert next(row for row in rows if row.startswith("paused")).split() == ["paused", "no", "no", "–"]
+
+
+def test_what_returns_when_a_setting_ends_is_told_where_an_operator_set_it():
+    ends = Limit(value=True, profile=False, who="ops", reason="second", since=NOW, until=NOW)
+    over = msgspec.structs.replace(ends, then=Former(value=True, who="root", reason="first", until=NOW))
+    mode = AutoState(mode=AutoMode.ON, who="ops", until=NOW, then=Former(value="observe", who="maria"))
+
+    def said(paused: Limit, auto: AutoState) -> list[str]:
+        sheet = sample_throttle.sheet(limits={"paused": paused}, auto=auto)
+        return [plain_text(row).strip() for row in throttle_lines(sheet, 100, NOW)]
+
+    rows = said(over, mode)
+    assert rows[2:4] == ["second", "from 14:05:02 as before: yes, by root until 14:05:02: first"]
+    assert "from 14:05:02 as before: observe, by maria" in rows
+    of_profile = msgspec.structs.replace(ends, then=Former(value=False))
+    assert not [row for row in said(of_profile, AutoState()) if "as before" in row]
 
 
 def test_the_controller_says_whose_cap_wins_and_what_it_watches():
@@ -158,6 +174,10 @@ async def test_who_pauses_is_told_how_it_ends(throttled):
     ends = msgspec.structs.replace(closed, until=NOW)
     throttled.answers["pause"] = sample_throttle.applied(State.PAUSED, paused=ends)
     assert "the host is paused until 14:05:02)" in (await run("pause", "-t", str(throttled.path))).out
+    over = msgspec.structs.replace(ends, then=Former(value=True, who="root", reason="first"))
+    throttled.answers["pause"] = sample_throttle.applied(State.PAUSED, paused=over)
+    said = (await run("pause", "-t", str(throttled.path))).out
+    assert said.endswith("the host is paused until 14:05:02, then paused as before, by root: first)\n")
 
 
 @pytest.mark.parametrize(

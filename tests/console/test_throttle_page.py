@@ -23,6 +23,7 @@ from engine_host.protocol.throttling import (
     AutoGauge,
     AutoMode,
     AutoState,
+    Former,
     GateCounts,
     Limit,
     LimitName,
@@ -241,6 +242,15 @@ def test_old_values_fade_and_are_said_to_be_old():
     assert any("STALE" in plain_text(row) for row in rows)
     row = next(row for row in rows if "max_inflight" in plain_text(row))
     assert {tone for text, tone in row if text.strip()} == {Tone.FAINT}
+
+
+def test_what_a_limit_returns_to_is_told_beside_its_reason_where_an_operator_set_it():
+    over = Limit(
+        value=True, profile=False, who="ops", reason="second", since=NOW, until=NOW, then=Former(value=True, who="root")
+    )
+    sheet = sample_throttle.sheet(limits=limits(max_inflight=Limit(value=64, profile=64), paused=over))
+    assert "why          paused: second, from 14:05:02 as before: yes, by root" in page(Desk(), sheet)
+    assert "second, from 14:05:02 as before: yes, by root" in page(Desk(), sheet, width=160)
 
 
 def test_without_an_answer_it_says_what_is_asked_for_or_why_there_is_none():

@@ -11,7 +11,7 @@ import pytest
 from engine_host.profiles import build_profile
 from engine_host.protocol.errors import EXIT_INVALID, EXIT_REFUSED, OperatorError
 from engine_host.protocol.snapshot import State
-from engine_host.protocol.throttling import AutoGauge, AutoMode, GateCounts, LimitName
+from engine_host.protocol.throttling import AutoGauge, AutoMode, Former, GateCounts, LimitName
 from engine_host.throttle import throttle as room
 from engine_host.throttle.limits import Limits
 
@@ -268,9 +268,27 @@ async def test_who_pauses_is_told_that_nobody_may_wait(desk: Desk) -> None:
     assert desk.set(paused=True, max_inflight=3) == said
 
 
+async def test_what_a_setting_is_made_over_is_told_where_an_operator_set_it(desk: Desk) -> None:
+    desk.pause(who="root", reason="first")
+    assert desk.pause(for_s=60, reason="second") == "still paused for 1 m (then paused as before, by root): second"
+    then = desk.throttle.sheet().limits["paused"].then
+    assert then == Former(value=True, who="root", reason="first", until=None)
+    desk.set(who="maria", max_inflight=16, for_s=600)
+    assert desk.set(max_inflight=8, for_s=60) == "max_inflight 16 → 8 for 1 m (then max_inflight 16 again, by maria)"
+    limit = desk.throttle.sheet().limits["max_inflight"]
+    assert limit.then == Former(value=16, who="maria", until=WALL + 700)
+    assert desk.set(max_inflight=8) == "max_inflight stays 8"
+    assert desk.throttle.sheet().limits["max_inflight"].then is None
+    assert desk.set(hold_queue=8, for_s=60) == "hold_queue 256 → 8 for 1 m"  # the profile's returns
+    assert desk.throttle.sheet().limits["hold_queue"].then == Former(value=256)
+    desk.auto("observe", who="maria")
+    assert desk.auto("on", for_s=60).endswith(" for 1 m (then auto observe again, by maria)")
+    assert desk.throttle.sheet().auto.then == Former(value="observe", who="maria")
+
+
 async def test_a_pause_over_a_pause_leaves_the_former_one(desk: Desk) -> None:
     desk.pause()
-    assert desk.pause(for_s=60) == "still paused for 1 m"
+    assert desk.pause(for_s=60) == "still paused for 1 m (then paused as before, by ops)"
     desk.after(60)
     assert desk.gate.limits.paused
 
