@@ -21,17 +21,22 @@ class Drain:
     """`force` ends it early."""
 
     def __init__(
-        self, command: Command, entry: Entry, commands: Commands, force: asyncio.Event, on_event: EventSink
+        self,
+        command: Command,
+        entry: Entry,
+        commands: Commands,
+        force: asyncio.Event,
+        on_event: EventSink,
+        start_s: float,
     ) -> None:
+        """`start_s`: what the start takes that follows on a restart's drain."""
         self._command = command
         self._entry = entry
         self._commands = commands
         self._force = force
         self._on_event = on_event
+        self._start_s = start_s
         self._deadline = time.monotonic() + command.drain_timeout_s
-        self._refusal = Unavailable(
-            State.DRAINING, f"The server drains for a {command.kind}; try another one.", command.drain_timeout_s
-        )
 
     @property
     def plan(self) -> str:
@@ -52,7 +57,7 @@ class Drain:
         Returns the command to carry out: a stop that arrives meanwhile supersedes a restart, and the nearer deadline
         counts, so that nothing asked for earlier can hold up a stop.
         """
-        self._entry.refuse(self._refusal)
+        self._entry.refuse(self._refusal(self._deadline))
         idle = asyncio.create_task(self._entry.wait_idle())
         while not (idle.done() or self._force.is_set() or engine.is_dead):
             left_s = self._deadline - time.monotonic()
@@ -60,12 +65,20 @@ class Drain:
                 break
             if other := await self._commands.within(min(left_s, _POLL_S), idle):
                 self._command = self._whichever(self._command, other)
+                self._entry.refuse(self._refusal(self._deadline))
         idle.cancel()
         if left_over := self._entry.inflight:
             text = f"{_requests(left_over)} ended early: {self._cause()}"
             self._on_event("drain.cut_short", text, severity=Severity.WARNING, who=self._command.who)
-        self._entry.detach(self._refusal)
+        self._entry.detach(self._refusal(time.monotonic()))
         return self._command
+
+    def _refusal(self, drained_at: float) -> Unavailable:
+        """What clients are told: when a restart's engine serves again, or that of a stop when the host has gone."""
+        now = time.monotonic()
+        back_in_s = max(0.0, drained_at - now) + (self._start_s if self._command.kind == "restart" else 0.0)
+        text = f"The server drains for a {self._command.kind}; try another one."
+        return Unavailable(State.DRAINING, text, back_in_s, began=now)
 
     def _whichever(self, command: Command, other: Command) -> Command:
         """`other` arrived while `command` drains; returns which of them to carry out."""

@@ -86,7 +86,13 @@ class Lifecycle:
         self._starter = Starter(
             make_engine, sink, log, self._commands, self.dials, expected_s=start_expected_s, on_started=on_started
         )
-        self._recovery = Recovery(self._state, entry, crashes or CrashPolicy(), lambda: self.start_expected_s)
+        self._recovery = Recovery(
+            self._state,
+            entry,
+            crashes or CrashPolicy(),
+            lambda: self.start_expected_s,
+            lambda: self.start_elapsed_s,
+        )
         deck = Deck(self._state, self._service, self._starter, self._recovery, self._commands)
         self._switching = Switching(self._state, self._commands, deck, self._recovery, on_event)
         self._drain: Drain | None = None
@@ -313,7 +319,8 @@ class Lifecycle:
         """Let the requests in flight finish; returns the command to carry out, see `Drain.run`."""
         if self.engine is None:
             return command
-        self._drain = Drain(command, self.entry, self._commands, self._force, self._on_event)
+        start_s = self._recovery.start_s
+        self._drain = Drain(command, self.entry, self._commands, self._force, self._on_event, start_s)
         self._state.enter(State.DRAINING, self._drain.plan, who=command.who)
         try:
             return await self._drain.run(self.engine)

@@ -25,17 +25,31 @@ class Recovery:
     """Goes DEAD and sets when to start again; the lifecycle does start."""
 
     def __init__(
-        self, state: HostState, entry: Entry, crashes: CrashPolicy, start_expected_s: Callable[[], float | None]
+        self,
+        state: HostState,
+        entry: Entry,
+        crashes: CrashPolicy,
+        start_expected_s: Callable[[], float | None],
+        start_elapsed_s: Callable[[], float | None],
     ) -> None:
+        """`start_expected_s` and `start_elapsed_s`: of the start under way, or of the next one."""
         self._state = state
         self._entry = entry
         self._crashes = crashes
         self._start_expected_s = start_expected_s
+        self._start_elapsed_s = start_elapsed_s
         self.failure: Failure | None = None
         """The last one."""
         self._restart_at: float | None = None
         self._is_counted = False
         """The death of the engine that served, told by a switch which has not ended yet."""
+        self._died_at: float | None = None
+        """When clients were first told of the death of the engine that served, by the monotonic clock."""
+
+    @property
+    def start_s(self) -> float:
+        """What a start takes, as it is told to clients."""
+        return self._start_expected_s() or START_S
 
     @property
     def crashes_in_window(self) -> int:
@@ -75,24 +89,28 @@ class Recovery:
         """An engine serves: the last failure is past, and no start is due."""
         self._restart_at = None
         self._is_counted = False
+        self._died_at = None
         self._crashes.serves()
         if self.failure is not None and self.failure.recovered_at is None:
             self.failure = msgspec.structs.replace(self.failure, recovered_at=time.time())
 
     def just_died(self) -> Unavailable:
         """What clients are told of a death until the lifecycle has dealt with it; its reason as soon as it is known."""
-        back_in_s = self._start_expected_s() or START_S
+        now, elapsed_s = time.monotonic(), self._start_elapsed_s()
+        if self._died_at is None:
+            self._died_at = now
+        began = self._died_at if elapsed_s is None else now - elapsed_s  # a switch may be starting another one
         if self.failure is not None and self.failure.recovered_at is None:
             state = State.SWITCHING if self._state.now is State.SWITCHING else State.DEAD
-            return _being_restarted(state, self.failure.reason, back_in_s)
-        return Unavailable(State.DEAD, "The engine has died.", back_in_s)
+            return _being_restarted(state, self.failure.reason, self.start_s, began)
+        return Unavailable(State.DEAD, "The engine has died.", self.start_s, began=began)
 
     def starting(self, state: State) -> Unavailable:
         """What clients are told while an engine starts, after a failure with its reason."""
-        back_in_s = self._start_expected_s() or START_S
+        began = time.monotonic()
         if state is State.RECOVERING and self.failure is not None:
-            return _being_restarted(state, self.failure.reason, back_in_s)
-        return Unavailable(state, "The engine is starting.", back_in_s)
+            return _being_restarted(state, self.failure.reason, self.start_s, began)
+        return Unavailable(state, "The engine is starting.", self.start_s, began=began)
 
     def lost(self, failure: Failure, to: str) -> None:
         """An engine has died that a switch was about to replace by one of the profile `to`: there is none to start.
@@ -117,15 +135,16 @@ class Recovery:
             self._restart_at = None
             text = f"{what}: {reason}; {count} crashes, giving up: `vllm-console restart` tries again"
             message = f"The engine failed {count} times and is not restarted: {reason}"
-            why = Unavailable(State.DEAD, message, reason=reason)
+            # Whenever an operator restarts it: it cannot be back any sooner.
+            why = Unavailable(State.DEAD, message, self.start_s, reason=reason)
         else:
-            self._restart_at = time.monotonic() + pause_s
+            now = time.monotonic()
+            self._restart_at = now + pause_s
             text = f"{what}: {reason}; starting again in {pause_s:.0f} s (crash {count} of {CRASH_LIMIT})"
-            back_in_s = pause_s + (self._start_expected_s() or START_S)
-            why = _being_restarted(State.DEAD, reason, back_in_s)
+            why = _being_restarted(State.DEAD, reason, pause_s + self.start_s, now)
         self._entry.detach(why)
         self._state.enter(State.DEAD, text, kind=kind, severity=Severity.ERROR, data={"lines": failure.lines})
 
 
-def _being_restarted(state: State, reason: str, back_in_s: float) -> Unavailable:
-    return Unavailable(state, f"The engine failed and is being restarted: {reason}", back_in_s, reason=reason)
+def _being_restarted(state: State, reason: str, back_in_s: float, began: float) -> Unavailable:
+    return Unavailable(state, f"The engine failed and is being restarted: {reason}", back_in_s, reason, began)

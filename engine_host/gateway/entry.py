@@ -14,6 +14,7 @@ import itertools
 import time
 
 from engine_host.engine.port import AsgiApp, Receive, Scope, Send
+from engine_host.gateway import come_back
 from engine_host.gateway.failing_streams import WATCHED
 from engine_host.gateway.gate import Gate
 from engine_host.gateway.held_request import HeldRequest
@@ -35,8 +36,10 @@ class Entry:
         self._open = asyncio.Event()
         self._open.set()
         self._hold_deadline_s = 0.0
-        self._hold_ends_at: float | None = None
-        """When `hold` is expected to end, by the monotonic clock; None: nothing is known of it."""
+        self._hold_expected_s: float | None = None
+        """What `hold` is expected to take; None: nothing is known of it."""
+        self._hold_began = 0.0
+        """By the monotonic clock."""
         self._held_since: dict[int, float] = {}
         """When each request that waits now came, oldest first."""
         self._tickets = itertools.count()
@@ -91,7 +94,7 @@ class Entry:
         was an error now would be taken out of its balancer, for requests that wait here and will be answered.
         """
         self._hold_deadline_s = deadline_s
-        self._hold_ends_at = None if expected_s is None else time.monotonic() + expected_s
+        self._hold_expected_s, self._hold_began = expected_s, time.monotonic()
         self.held_total = 0
         self._open.clear()
 
@@ -172,9 +175,10 @@ class Entry:
             await self._answer(app, scope, request.replay, send, passage)
 
     def _held_too_long(self) -> Unavailable:
-        left_s = None if self._hold_ends_at is None else self._hold_ends_at - time.monotonic()
         text = "The server is changing its profile and this request waited too long."
-        return Unavailable("switching", text, left_s if left_s is not None and left_s > 0 else None)
+        if self._hold_expected_s is None:
+            return Unavailable("switching", text, come_back.where_unknown_s(self._hold_deadline_s))
+        return Unavailable("switching", text, self._hold_expected_s, began=self._hold_began)
 
     async def _answer(self, app: AsgiApp, scope: Scope, receive: Receive, send: Send, passage: Passage | None) -> None:
         key = id(app)

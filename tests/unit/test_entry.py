@@ -68,10 +68,10 @@ async def test_an_attached_app_answers_and_a_detached_one_no_longer() -> None:
     assert (entry.admitted_total, entry.refused_total, entry.refused_by_reason) == (1, 1, {"dead": 1})
 
 
-async def test_where_no_honest_guess_exists_no_time_to_retry_is_given() -> None:
+async def test_where_nothing_is_known_a_stated_time_to_retry_is_given() -> None:
     entry = Entry()
-    start, _ = await ask(entry, POST)
-    assert b"retry-after" not in dict(start["headers"])
+    start, body = await ask(entry, POST)
+    assert dict(start["headers"])[b"retry-after"] == b"30" and json.loads(body["body"])["retry_after_s"] == 30.0
 
 
 async def test_a_refusal_lets_reads_through_and_ends_with_the_next_engine() -> None:
