@@ -35,3 +35,8 @@ def move(why: str, before: int | None, after: int | None, gauges: Gauges, *, wou
     first = f" ({gauges.inflight} in flight)" if before is None else ""
     verb = "would move the cap" if would else "cap"
     return f"{why}: {verb} {cap_in_words(before)} → {cap_in_words(after)}{first}"
+
+
+def gone(why: str, cap: int, *, was_thought: bool) -> str:
+    """The controller's cap is given up. `was_thought`: it was only what would have been done."""
+    return f"{why}: the cap of {cap} that would have been is given up" if was_thought else f"{why}: cap {cap} → none"

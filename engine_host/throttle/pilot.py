@@ -21,6 +21,7 @@ from engine_host.profiles.throttle_table import Auto
 from engine_host.protocol.events import Severity
 from engine_host.protocol.throttling import AUTO, AutoGauge, AutoMode
 from engine_host.telemetry.store import TelemetryStore
+from engine_host.throttle import auto_words
 from engine_host.throttle.auto import AutoController
 from engine_host.throttle.auto_dials import AutoDials
 from engine_host.throttle.gauges import TTFT_SAMPLES, TTFT_WINDOW, Gauges, StepFigures
@@ -160,7 +161,7 @@ class Pilot:
         policy, controller = self._policy, self._controller
         if self._has_failed:
             return
-        had = controller.cap
+        had, was_thought = controller.cap, controller.is_observing
         if policy.auto_mode_moves != self._mode_moves:
             self._mode_moves = policy.auto_mode_moves
             controller.withdraw()  # also if the mode is the former one again: its cap went with the one between
@@ -168,7 +169,8 @@ class Pilot:
             self._settings = settings
             controller.retune(settings)
         if had is not None and controller.cap is None:
-            self._tell(None, f"automatic throttling is set to {settings.mode}: cap {had} → none")
+            why = f"automatic throttling is set to {settings.mode}"
+            self._tell(None, auto_words.gone(why, had, was_thought=was_thought))
         if self._engine is None or self._engine.is_dead:
             self._withdraw("no engine serves")
         elif (who := policy.auto_overruled_by) is not None:
@@ -198,11 +200,11 @@ class Pilot:
 
     def _withdraw(self, why: str) -> None:
         """No cap of its own, and no dwell time that began before; the figures are shown on."""
-        had = self._controller.cap
+        had, was_thought = self._controller.cap, self._controller.is_observing
         self._controller.withdraw()
         self._controller.watch(self._gauges())
         if had is not None:
-            self._tell(None, f"{why}: cap {had} → none")
+            self._tell(None, auto_words.gone(why, had, was_thought=was_thought))
 
     def _tell(self, cap: int | None, text: str) -> None:
         self._text = text

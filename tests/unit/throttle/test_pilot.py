@@ -188,6 +188,21 @@ def test_from_on_to_observe_the_cap_goes(cockpit: Cockpit) -> None:
     assert cockpit.policy.proposed[-1] == (None, "automatic throttling is set to observe: cap 32 → none")
 
 
+def test_a_cap_that_was_only_thought_of_is_not_told_as_one_in_force(cockpit: Cockpit) -> None:
+    cockpit.policy.auto_mode = AutoMode.OBSERVE
+    cockpit.steps(3.0, kv_usage=0.95)
+    assert cockpit.pilot.cap == 32
+    cockpit.policy.auto_mode = AutoMode.ON
+    cockpit.steps(0.1)
+    given_up = "the cap of 32 that would have been is given up"
+    assert cockpit.policy.proposed[-1] == (None, f"automatic throttling is set to on: {given_up}")
+    cockpit.policy.auto_mode = AutoMode.OBSERVE
+    cockpit.steps(3.0, kv_usage=0.95)
+    cockpit.policy.auto_overruled_by = "maria"
+    cockpit.steps(0.1)
+    assert cockpit.policy.proposed[-1] == (None, f"maria has set a cap: {given_up}")
+
+
 async def test_off_and_on_again_before_it_looks_is_seen_and_it_begins_afresh(cockpit: Cockpit) -> None:
     """It would take the cap that went with `off` for one in force, and never cut below it."""
     auto = {"mode": "on", "dwell_s": 1.0, "decrease": 0.5, "kv_enter": 0.9, "kv_leave": 0.8}
