@@ -42,6 +42,11 @@ class Settings(Generic[V]):
     def in_force(self, now: float) -> Setting[V]:
         return next((one for one in reversed(self._passing) if _holds(one, now)), self._stays)
 
+    @property
+    def is_touched(self) -> bool:
+        """Somebody has set something of it that may be in force some time."""
+        return bool(self._passing) or self._stays.who is not None
+
     def next(self, now: float) -> Setting[V] | None:
         """The one that comes into force when that of now ends; None: it stays."""
         one = self.in_force(now)

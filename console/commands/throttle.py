@@ -67,16 +67,15 @@ def _show(target: Target, *, as_json: bool) -> int:
 
 def _order(action: str, arguments: argparse.Namespace) -> Change:
     common: dict[str, Any] = {"reason": arguments.reason, "idempotency_key": uuid.uuid4().hex}
+    if action == "auto":
+        seen = None if arguments.expect is None else AutoMode(arguments.expect)
+        return ThrottleAuto(mode=AutoMode(arguments.mode), expected=seen, for_s=arguments.for_s, **common)
+    common["expected"] = each_once(arguments.expect, "limit") or None
     match action:
         case "set":
-            limits = _limits(arguments)
-            expected = each_once(arguments.expect, "limit") or None
-            return ThrottleSet(limits=limits, for_s=arguments.for_s, expected=expected, **common)
+            return ThrottleSet(limits=_limits(arguments), for_s=arguments.for_s, **common)
         case "clear":
-            return ThrottleClear(names=arguments.names, expected=each_once(arguments.expect, "limit") or None, **common)
-        case "auto":
-            seen = None if arguments.expect is None else AutoMode(arguments.expect)
-            return ThrottleAuto(mode=AutoMode(arguments.mode), expected=seen, for_s=arguments.for_s, **common)
+            return ThrottleClear(names=arguments.names, **common)
         case "pause":
             return PauseParams(for_s=arguments.for_s, **common)
         case _:

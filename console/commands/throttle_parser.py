@@ -61,10 +61,14 @@ def add_throttle(commands: Any, add_command: AddCommand) -> None:
         commands,
         "pause",
         "hold every new request at the gate; those in flight go on",
-        'pause --for 2m --reason "driver check"\npause --json',
+        'pause --for 2m --reason "driver check"\npause --expect paused=no --json',
     )
+    add_expect(pause, seen_limit)
     _common(pause)
-    resume = add_command(commands, "resume", "end a pause, and a drain of the gate", "resume\nresume --json")
+    resume = add_command(
+        commands, "resume", "end a pause, and a drain of the gate", "resume\nresume --expect draining=no --json"
+    )
+    add_expect(resume, seen_limit)
     _common(resume, has_span=False)
 
 

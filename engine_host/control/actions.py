@@ -235,6 +235,7 @@ class Actions:
         return outcome
 
     async def _apply(self, method: Method, params: Change, peer: Peer, started: float) -> Outcome:
+        limits = self._host.throttle.version
         try:
             result = await self._changes[method.name](self._host, params, peer.login)
         except OperatorError as error:
@@ -252,7 +253,14 @@ class Actions:
         if isinstance(result, tuple):
             text, sheet = result
             if isinstance(sheet, ThrottleSheet):
-                return ThrottleApplied(state=state, state_version=version, took_s=took_s, text=text, throttle=sheet)
+                return ThrottleApplied(
+                    state=state,
+                    state_version=version,
+                    took_s=took_s,
+                    text=text,
+                    throttle=sheet,
+                    has_changed=self._host.throttle.version != limits,
+                )
             return DialsApplied(state=state, state_version=version, took_s=took_s, text=text, dials=sheet.dials)
         return Applied(state=state, state_version=version, took_s=took_s, text=result)
 
@@ -287,6 +295,8 @@ class Actions:
         why = f" ({params.reason})" if params.reason and not is_told else ""
         if isinstance(outcome, SwitchResult):
             return  # the lifecycle tells it, whoever asked
+        if isinstance(outcome, ThrottleApplied) and not outcome.has_changed:
+            return  # it is no event that all is as it was
         if isinstance(outcome, Applied):
             text, severity, result = outcome.text, Severity.INFO, "applied"
         else:

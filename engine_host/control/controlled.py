@@ -88,6 +88,10 @@ class Throttling(Protocol):
     """The limits at the gate. A change is in force when its method returns, with a sentence of what has changed. Every
     one may raise `OperatorError`."""
 
+    @property
+    def version(self) -> int:
+        """Another one after every change."""
+
     def sheet(self) -> ThrottleSheet: ...
     def set(self, order: ThrottleSet, who: str) -> str: ...
     def clear(self, order: ThrottleClear, who: str) -> str: ...

@@ -238,14 +238,19 @@ class ThrottleAuto(Change, frozen=True, kw_only=True):
 
 class PauseParams(Change, frozen=True, kw_only=True):
     for_s: TtlSeconds | None = None
+    expected: Annotated[dict[str, LimitValue], msgspec.Meta(max_length=16)] | None = None
+    """As of `throttle.set`."""
 
 
 class ResumeParams(Change, frozen=True, kw_only=True):
-    pass
+    expected: Annotated[dict[str, LimitValue], msgspec.Meta(max_length=16)] | None = None
+    """As of `throttle.set`."""
 
 
 class ThrottleApplied(Applied, frozen=True, kw_only=True):
     throttle: ThrottleSheet
+    has_changed: bool = True
+    """False: there was nothing to take back."""
 
 
 class RequestOrder(StrEnum):

@@ -92,9 +92,14 @@ def move(name: LimitName, before: Setting[LimitValue], after: LimitValue) -> str
             return f"still {verb}" if after else f"not {verb}"
         return verb if after else ("resumed" if name is LimitName.PAUSED else "draining no more")
     if before.value == after:
-        return f"{name} stays {in_words(after)}"
+        return stays(name, after)
     by = f" ({AUTO})" if before.who == AUTO else ""
     return f"{name} {in_words(before.value)}{by} → {in_words(after)}"
+
+
+def stays(name: LimitName, value: LimitValue) -> str:
+    """What was asked for was so already."""
+    return move(name, Setting(value), value) if name in CLOSED else f"{name} stays {in_words(value)}"
 
 
 def told(moves: Iterable[str], for_s: float | None, reason: str, then: Sequence[str] = ()) -> str:

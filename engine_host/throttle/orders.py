@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from engine_host.profiles.throttle_check import BURSTS
 from engine_host.protocol.errors import EXIT_REFUSED, OperatorError
-from engine_host.protocol.methods import ThrottleAuto, ThrottleClear, ThrottleSet
+from engine_host.protocol.methods import ResumeParams, ThrottleAuto, ThrottleClear, ThrottleSet
 from engine_host.protocol.throttling import AUTO, AutoMode, LimitName, LimitValue
 from engine_host.throttle import limit_words as words
 from engine_host.throttle.layers import CLOSED, Layers, profile_value
@@ -34,7 +34,7 @@ class Asked:
 
 def set_limits(layers: Layers, asked: Asked, order: ThrottleSet) -> Done:
     values = words.checked(order.limits, layers.table)
-    _refuse_stale(layers, words.checked(order.expected or {}, layers.table), asked.now)
+    _refuse_unexpected(layers, order.expected, asked.now)
     ends, until = asked.end(order.for_s)
     settings = dict(layers.settings)
     for name, value in values.items():
@@ -57,15 +57,15 @@ def clear(layers: Layers, asked: Asked, order: ThrottleClear) -> Done:
     named = dict.fromkeys(word if word == AUTO else words.limit_name(word, [AUTO]) for word in order.names)
     limits: Iterable[LimitName] = [name for name in named if isinstance(name, LimitName)]
     is_auto = AUTO in named
-    expected = dict(order.expected or {})
-    if AUTO in expected:
-        _refuse_other_mode(layers, words.checked_mode(expected.pop(AUTO)), asked.now)
-    _refuse_stale(layers, words.checked(expected, layers.table), asked.now)
+    _refuse_unexpected(layers, order.expected, asked.now)
     if not order.names:
         limits = layers.set_by_hand(asked.now)
         is_auto = layers.mode.in_force(asked.now).who is not None
         if not limits and not is_auto:
             return layers, "nothing was set by hand"
+    elif not _is_set(layers, named):
+        stays = [words.stays(name, layers.in_force(name, asked.now).value) for name in limits]
+        return layers, ", ".join([*stays, *([_auto_move(layers, layers, asked.now)] if is_auto else [])])
     settings = {**layers.settings, **{name: _untouched(layers, name) for name in limits}}
     after = dataclasses.replace(layers, settings=settings)
     moves = _moves(layers, after, limits, asked.now)
@@ -89,13 +89,22 @@ def set_auto(layers: Layers, asked: Asked, order: ThrottleAuto) -> Done:
     return after, words.told([move], order.for_s, order.reason, then)
 
 
-def resume(layers: Layers, asked: Asked, reason: str) -> Done:
+def resume(layers: Layers, asked: Asked, order: ResumeParams) -> Done:
     """End a pause and a drain, whoever asked for them and for how long."""
+    _refuse_unexpected(layers, order.expected, asked.now)
+    if not _is_set(layers, CLOSED):
+        return layers, "neither paused nor draining"
     closed = [name for name in CLOSED if layers.settings[name].in_force(asked.now).value]
     settings = {**layers.settings, **{name: _untouched(layers, name) for name in CLOSED}}
     after = dataclasses.replace(layers, settings=settings)
     moves = _moves(layers, after, closed, asked.now) or ["neither paused nor draining"]
-    return after, words.told(moves, None, reason)
+    return after, words.told(moves, None, order.reason)
+
+
+def _is_set(layers: Layers, names: Iterable[str]) -> bool:
+    """Something of these, now or later, is an operator's."""
+    settings = [layers.mode if name == AUTO else layers.settings[LimitName(name)] for name in names]
+    return any(one.is_touched for one in settings)
 
 
 def _untouched(layers: Layers, name: LimitName) -> Settings[LimitValue]:
@@ -111,8 +120,12 @@ def _auto_move(before: Layers, after: Layers, now: float) -> str:
     return f"auto {was} → {is_}" if was is not is_ else f"auto stays {is_}"
 
 
-def _refuse_stale(layers: Layers, expected: Mapping[LimitName, LimitValue], now: float) -> None:
-    for name, saw in expected.items():
+def _refuse_unexpected(layers: Layers, expected: Mapping[str, LimitValue] | None, now: float) -> None:
+    """`expected`: of limits, and of the controller's mode, what the caller saw."""
+    seen = dict(expected or {})
+    if AUTO in seen:
+        _refuse_other_mode(layers, words.checked_mode(seen.pop(AUTO)), now)
+    for name, saw in words.checked(seen, layers.table).items():
         one = layers.in_force(name, now)
         if one.value != saw:
             raise _stale(name, words.in_words(one.value), one.who, words.in_words(saw))

@@ -152,12 +152,16 @@ class Throttle:
     def pause(self, order: PauseParams, who: str) -> str:
         key = order.idempotency_key
         wanted = ThrottleSet(
-            limits={LimitName.PAUSED: True}, for_s=order.for_s, reason=order.reason, idempotency_key=key
+            limits={LimitName.PAUSED: True},
+            for_s=order.for_s,
+            expected=order.expected,
+            reason=order.reason,
+            idempotency_key=key,
         )
         return self.set(wanted, who)
 
     def resume(self, order: ResumeParams, who: str) -> str:
-        return self._do(orders.resume(*self._asked(who), order.reason))
+        return self._do(orders.resume(*self._asked(who), order))
 
     def _asked(self, who: str) -> tuple[Layers, orders.Asked]:
         """What is in force now, and who asks for a change of it."""
@@ -167,8 +171,10 @@ class Throttle:
         return self._layers, asked
 
     def _do(self, done: orders.Done) -> str:
-        self._layers, text = done
-        self._put_in_force()
+        layers, text = done
+        if layers is not self._layers:
+            self._layers = layers
+            self._put_in_force()
         return text
 
     # --- what the controller does ----------------------------------------------------------------------------------

@@ -145,7 +145,10 @@ async def test_a_limit_is_taken_off_with_none(throttled):
          {"mode": "on", "for_s": 3600.0, "expected": None}),
         (["throttle", "auto", "off", "--expect", "on"], "throttle.auto", {"mode": "off", "expected": "on"}),
         (["pause", "--for", "90s"], "pause", {"for_s": 90.0}),
-        (["pause"], "pause", {"for_s": None}),
+        (["pause"], "pause", {"for_s": None, "expected": None}),
+        (["pause", "--expect", "paused=no"], "pause", {"expected": {"paused": False}}),
+        (["resume", "--expect", "pause=yes", "--expect", "drain=no"], "resume",
+         {"expected": {"paused": True, "draining": False}}),
         (["resume", "--reason", "done"], "resume", {"reason": "done"}),
     ],
 )  # fmt: skip

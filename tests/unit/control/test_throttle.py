@@ -38,6 +38,17 @@ async def test_a_limit_is_set_audited_and_told_with_its_reason_once(bench: Bench
     assert (outcome["outcome"], outcome["text"]) == ("applied", said)
 
 
+async def test_to_clear_what_nobody_has_set_is_no_event(bench: Bench) -> None:
+    client = await bench.connect(Role.OPERATOR)
+    await client.call("events.subscribe")
+    result = (await client.call("throttle.clear", change("a", names=["max_inflight"])))["result"]
+    assert (result["text"], result["has_changed"]) == ("max_inflight stays 64", False)
+    assert not (await client.call("resume", change("b")))["result"]["has_changed"]
+    assert (await client.call("pause", change("c")))["result"]["has_changed"]
+    event = await client.notified("event")
+    assert event["kind"] == "action.pause", "the first of them"
+
+
 @pytest.mark.parametrize("method", CHANGES)
 async def test_an_operator_may_and_a_viewer_may_not(bench: Bench, method: str) -> None:
     operator, viewer = await bench.connect(Role.OPERATOR), await bench.connect(Role.VIEWER)
@@ -64,7 +75,7 @@ async def test_a_pause_moves_the_state_so_that_who_saw_the_former_one_is_refused
         ("throttle.set", {"limits": {"x" * 10_000: 3}}, 'no limit "xxx', "valid: "),
         ("throttle.set", {"limits": {"max_inflight": -1}}, "max_inflight -1: expected", "throttle show"),
         ("throttle.set", {"limits": {"max_inflight": "16"}}, "got a text", "throttle show"),
-        ("throttle.set", {"limits": {"min_class": "y" * 10_000}}, "is no class", "valid: high, low, normal"),
+        ("throttle.set", {"limits": {"min_class": "y" * 10_000}}, "is no class", "valid: low, normal, high"),
         ("throttle.set", {"limits": {"request_burst": 3}}, "limits nothing", "request_rate"),
         ("throttle.clear", {"names": ["max_inflight", "paussed"]}, 'no limit "paussed"', 'did you mean "paused"?'),
     ],

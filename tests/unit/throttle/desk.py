@@ -88,11 +88,18 @@ class Desk:
         order = ThrottleAuto(mode=AutoMode(mode), for_s=for_s, reason=reason, expected=expected, idempotency_key="k")
         return self.throttle.auto(order, who)
 
-    def pause(self, for_s: float | None = None, who: str = "ops", reason: str = "") -> str:
-        return self.throttle.pause(PauseParams(for_s=for_s, reason=reason, idempotency_key="k"), who)
+    def pause(
+        self,
+        for_s: float | None = None,
+        who: str = "ops",
+        reason: str = "",
+        expected: dict[str, LimitValue] | None = None,
+    ) -> str:
+        order = PauseParams(for_s=for_s, reason=reason, expected=expected, idempotency_key="k")
+        return self.throttle.pause(order, who)
 
-    def resume(self, reason: str = "") -> str:
-        return self.throttle.resume(ResumeParams(reason=reason, idempotency_key="k"), "ops")
+    def resume(self, reason: str = "", expected: dict[str, LimitValue] | None = None) -> str:
+        return self.throttle.resume(ResumeParams(reason=reason, expected=expected, idempotency_key="k"), "ops")
 
     def after(self, seconds: float) -> None:
         """So much later, and whatever has ended is taken back."""

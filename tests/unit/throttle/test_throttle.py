@@ -190,6 +190,26 @@ async def test_a_class_is_found_however_it_is_written(desk: Desk) -> None:
     assert desk.expecting({"min_class": "High"}, min_class="Low") == "min_class high → low"
 
 
+async def test_a_pause_and_its_end_may_say_what_they_expect(desk: Desk) -> None:
+    assert refused(desk.pause, expected={"paused": True}).exit_code == EXIT_REFUSED
+    assert desk.pause(expected={"paused": False, "auto": "off"}) == "paused"
+    error = refused(desk.resume, expected={"paused": False})
+    assert (error.exit_code, error.fact) == (EXIT_REFUSED, "paused is on (set by ops); this call expected off")
+    assert refused(desk.resume, expected={"auto": "on"}).fact == "auto is off; this call expected on"
+    assert desk.gate.limits.paused
+    assert desk.resume(expected={"paused": True}) == "resumed"
+
+
+async def test_to_take_back_what_nobody_has_set_is_no_change(desk: Desk) -> None:
+    before = desk.throttle.version
+    assert desk.clear("max_inflight", "paused", "auto") == "max_inflight stays 64, not paused, auto stays off"
+    assert (desk.clear(), desk.resume()) == ("nothing was set by hand", "neither paused nor draining")
+    assert desk.throttle.version == before
+    desk.set(max_inflight=64)
+    assert desk.clear("max_inflight") == "max_inflight stays 64"
+    assert desk.throttle.version > before + 1, "it was an operator's, and is the profile's again"
+
+
 async def test_a_burst_goes_with_a_rate_that_somebody_has_set(desk: Desk) -> None:
     desk.set(request_rate=5)
     assert desk.set(request_burst=10) == "request_burst none → 10"
