@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 
 from engine_host.engine.port import AsgiApp, Receive, Scope
+from engine_host.gateway import come_back
 from engine_host.gateway.api_keys import ApiKeys
 from engine_host.gateway.asked import TOO_DEEP, Asked, Prepare, choices_of, priority_of, read_fields
 from engine_host.gateway.gate_tally import GateTally, Windows
@@ -32,7 +33,7 @@ from engine_host.gateway.inference_paths import INFERENCE_PATHS, MULTIPART
 from engine_host.gateway.line import HELD_BYTES, Line, Turned, reason_of
 from engine_host.gateway.passage import Passage
 from engine_host.gateway.priority_classes import PriorityClasses
-from engine_host.gateway.refusals import Refusal
+from engine_host.gateway.refusals import Refusal, come_again
 from engine_host.gateway.unavailable import Unavailable
 from engine_host.profiles.throttle_table import Throttle
 from engine_host.protocol.throttling import GateCounts
@@ -247,11 +248,16 @@ class Gate:
 
     def _outright(self, asked: Asked) -> Turned | None:
         """Why `asked` need not even wait; None: it may."""
+        now = self._clock()
         if self.limits.draining:
-            left_s = self._line.capacity.opens_in_s(self._clock())
+            left_s = self._line.capacity.opens_in_s(now)
+            if left_s is None:
+                left_s = come_back.where_unknown_s(self.limits.hold_deadline_s)
             return Unavailable("draining", "The server takes no new requests for now; try another one.", left_s)
         if asked.class_rank < self._min_rank:
             lowest = self._classes.names[self._min_rank]
             text = f"The server takes requests of class {lowest} and above for now, and this one is {asked.class_name}."
-            return Refusal("class", text)
+            rank = asked.class_rank
+            left_s = self._line.capacity.eases_in_s(lambda then: self._classes.rank_of(then.min_class) <= rank, now)
+            return come_again("class", text, left_s, self.limits.hold_deadline_s)
         return None

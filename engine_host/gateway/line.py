@@ -16,7 +16,7 @@ from engine_host.gateway.held_request import HeldBytes, HeldRequest
 from engine_host.gateway.hold_queue import HoldQueue
 from engine_host.gateway.pace import Pace
 from engine_host.gateway.passage import Passage
-from engine_host.gateway.refusals import Refusal
+from engine_host.gateway.refusals import Refusal, come_again
 from engine_host.gateway.unavailable import Unavailable
 from engine_host.throttle.limits import Limits
 
@@ -41,10 +41,6 @@ Outright = Callable[[Asked], Turned | None]
 
 def _full(waiting: int) -> str:
     return f"{waiting} wait already" if waiting else "none may wait"
-
-
-def _is_closed(limits: Limits) -> bool:
-    return limits.paused or limits.draining
 
 
 class _Waiter:
@@ -93,7 +89,7 @@ class Line:
     def apply(self, limits: Limits, outright: Outright) -> None:
         """Let in who now may; turn away who may not wait any more."""
         now = self._clock()
-        is_opened = _is_closed(self.capacity.limits) and not _is_closed(limits)
+        is_opened = self.capacity.limits.is_closed and not limits.is_closed
         self.capacity.apply(limits, now)
         if is_opened:
             self._queue.begin_anew(now)
@@ -182,9 +178,10 @@ class Line:
 
     def left(self, asked: Asked) -> None:
         """A place is free; to be called once for each that was taken."""
-        self.capacity.give_back(asked)
+        now = self._clock()
+        self.capacity.give_back(asked, now)
         if len(self._queue):
-            self._look_after(self._clock())
+            self._look_after(now)
 
     @property
     def _patience_s(self) -> float:
@@ -275,6 +272,4 @@ class Line:
     def _refusal(self, reason: str, asked: Asked, now: float, why: str) -> Refusal:
         text = f"The server is at its limit ({self.capacity.words(asked, now)}), and {why}."
         retry_after_s = self.capacity.retry_after_s(asked, now, len(self._queue), self._pace.per_s(now))
-        if retry_after_s is not None:
-            text += f" Send it again in {math.ceil(max(1.0, retry_after_s))} s."
-        return Refusal(reason, text, retry_after_s=retry_after_s)
+        return come_again(reason, text, retry_after_s, self.capacity.limits.hold_deadline_s)

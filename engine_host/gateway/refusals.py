@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+
+from engine_host.gateway import come_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Refusal:
     code: str | None = None
     """OpenAI's name for it, by which clients tell it from others; None: it has none but the status."""
     retry_after_s: float | None = None
-    """None where nothing honest is known."""
+    """None: it need not be sent again as it is."""
 
     def body(self) -> bytes:
         error = {
@@ -38,5 +39,13 @@ class Refusal:
         """Of the body above, its length not among them."""
         headers = [(b"content-type", b"application/json")]
         if self.retry_after_s is not None:
-            headers.append((b"retry-after", str(max(1, math.ceil(self.retry_after_s))).encode()))
+            headers.append((b"retry-after", str(come_back.whole_seconds(self.retry_after_s)).encode()))
         return headers
+
+
+def come_again(reason: str, text: str, known_s: float | None, hold_deadline_s: float) -> Refusal:
+    """Of one that may be let in another time: in `known_s`, or nobody knows when."""
+    retry_after_s = come_back.where_unknown_s(hold_deadline_s) if known_s is None else known_s
+    unknown = " When there will be room is not known;" if known_s is None else ""
+    again = f"{'send' if unknown else 'Send'} it again in {come_back.whole_seconds(retry_after_s)} s."
+    return Refusal(reason, f"{text}{unknown} {again}", retry_after_s=retry_after_s)

@@ -86,8 +86,16 @@ class Layers:
         return min((end for end in ends if end is not None), default=None)
 
     def limits(self, now: float) -> Limits:
-        values: dict[str, Any] = {str(name): value for name, value in self.values(LimitName, now).items()}
-        return Limits(**values, opens_in_s=self._opens_in_s(now))
+        ends = sorted({end for one in self.settings.values() for end in one.ends() if end > now})
+        later = tuple((end - now, Limits(**self._named(end))) for end in ends)
+        limits = Limits(**self._named(now), later=later)
+        if not limits.is_closed:
+            return limits
+        opens_in_s = next((in_s for in_s, then in later if not then.is_closed), None)
+        return dataclasses.replace(limits, opens_in_s=opens_in_s)
+
+    def _named(self, now: float) -> dict[str, Any]:
+        return {str(name): value for name, value in self.values(LimitName, now).items()}
 
     def sheet(self, now: float) -> dict[str, Limit]:
         return {str(name): self._limit(name, now) for name in LimitName}
@@ -103,18 +111,6 @@ class Layers:
             until=one.until,
             then=former(self.settings[name].next(now)),
         )
-
-    def _opens_in_s(self, now: float) -> float | None:
-        """How long the gate stays closed, if what closes it ends by itself."""
-        closing = [self.settings[name] for name in CLOSED]
-
-        def is_closed(at: float) -> bool:
-            return any(one.in_force(at).value for one in closing)
-
-        if not is_closed(now):
-            return None
-        ends = sorted(end for one in closing for end in one.ends() if end > now)
-        return next((end - now for end in ends if not is_closed(end)), None)
 
 
 def former(setting: Setting[Any] | None) -> Former | None:

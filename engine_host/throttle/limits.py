@@ -28,3 +28,10 @@ class Limits:
     draining: bool = False
     opens_in_s: float | None = None
     """When the pause or the drain ends by itself, counted from when this was put in force: an honest `Retry-After`."""
+    later: tuple[tuple[float, Limits], ...] = ()
+    """What comes into force by itself, soonest first, and in how many seconds, counted likewise."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Nothing is let in."""
+        return self.paused or self.draining

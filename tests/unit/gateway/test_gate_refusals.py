@@ -45,7 +45,8 @@ async def test_a_drain_refuses_with_503_also_those_who_wait_and_lets_those_in_fl
 async def test_below_the_minimum_class_a_request_is_refused_by_name() -> None:
     served = Served(Limits(min_class="high"), BY_HEADER)
     low = await of_class(served, "l", "low")
-    assert (low.status, low.told["reason"], low.retry_after) == (429, "class", None)
+    assert (low.status, low.told["reason"], low.retry_after) == (429, "class", 30)
+    assert "is not known; send it again in 30 s" in low.told["error"]["message"]
     assert "class high and above" in low.told["error"]["message"] and "low" in low.told["error"]["message"]
     await of_class(served, "h", "high")
     assert served.model.names == ["h"]
@@ -93,7 +94,7 @@ async def test_a_caps_retry_after_comes_from_the_pace_of_admissions_and_the_queu
     for name in "bcd":
         await served.ask(name)
     first = await served.ask("x")
-    assert first.retry_after is None, "one admission tells no pace"
+    assert first.retry_after == 30, "one admission tells no pace, and nothing has been answered"
     for _ in range(3):
         served.clock.now += 4.0
         await served.finish()
@@ -123,7 +124,7 @@ async def test_what_lay_idle_is_not_in_the_pace_that_a_retry_after_is_made_of() 
     served.gate.apply(replace(limits, paused=True))
     served.clock.now += 3_600.0
     served.gate.apply(limits)
-    assert (await served.ask("y")).retry_after is None, "nothing is known yet"
+    assert (await served.ask("y")).retry_after == 60 + 3 * 4, "no pace yet, and an answer that is late by an hour"
     served.clock.now += 4.0
     await served.finish()
     await served.ask("h")
@@ -148,7 +149,68 @@ async def test_a_pauses_retry_after_is_its_end_where_it_has_one() -> None:
     refused = await served.ask()
     assert refused.retry_after == 60 and "it is paused" in refused.told["error"]["message"]
     served.gate.apply(Limits(paused=True, hold_queue=0))
-    assert (await served.ask()).retry_after is None
+    unknown = await served.ask()
+    assert unknown.retry_after == 30 and "is not known" in unknown.told["error"]["message"]
+    served.gate.apply(Limits(draining=True, hold_deadline_s=5.0))
+    assert (await served.ask()).retry_after == 5
+
+
+async def test_behind_long_answers_it_is_when_they_will_probably_have_ended() -> None:
+    served = Served(Limits(max_inflight=2, hold_queue=1, hold_deadline_s=10.0))
+    for took_s in (20.0, 40.0):
+        await served.ask("before")
+        served.clock.now += took_s
+        await served.finish()
+    for name in "ab":
+        await served.ask(name)
+        served.clock.now += 12.0
+    held = await served.ask("held")  # of a and b, 24 and 12 s old: one of two took longer than 24 s, both than 12
+    full = await served.ask("full")
+    assert (full.told["reason"], full.told["retry_after_s"]) == ("queue_full", pytest.approx(30.0 - 12.0))
+    served.clock.now += 9.0
+    assert (await served.ask("later")).told["retry_after_s"] == pytest.approx(40.0 - 21.0), "it is not stuck at 18 s"
+    await served.pass_time(1.5)
+    assert (held.told["reason"], held.told["retry_after_s"]) == ("deadline", pytest.approx(40.0 - 34.5))
+
+
+async def test_a_limit_that_is_raised_or_ends_by_itself_is_waited_for_no_longer_than_that() -> None:
+    later = ((20.0, Limits(max_inflight=1)), (90.0, Limits()))
+    served = Served(Limits(max_inflight=1, hold_queue=0, later=later))
+    await served.ask("a")
+    served.clock.now += 30.5
+    assert (await served.ask("b")).retry_after == 60, "its end, since nothing has been answered"
+    rate = Limits(request_rate=0.01, request_burst=1, hold_queue=0)
+    served = Served(replace(rate, later=((8.0, replace(rate, request_rate=1.0)),)))
+    await served.ask("a")
+    assert (await served.ask("b")).retry_after == 8
+
+
+async def test_a_class_below_the_minimum_is_told_when_that_comes_down_to_it() -> None:
+    later = ((40.0, Limits(min_class="normal")), (70.0, Limits()))
+    served = Served(Limits(min_class="high", later=later), BY_HEADER)
+    served.clock.now += 10.0
+    assert [(await of_class(served, "x", name)).retry_after for name in ("low", "normal")] == [60, 30]
+
+
+@pytest.mark.parametrize("reason", ["deadline", "queue_full", "shed", "class", "draining"])
+async def test_every_refusal_says_when_to_come_back(reason: str) -> None:
+    limits = Limits(max_inflight=1, hold_queue=1, hold_deadline_s=20.0)
+    served = Served(limits, BY_HEADER)
+    await of_class(served, "runs", "normal")
+    client = await of_class(served, "waits", "low")
+    if reason == "deadline":
+        await served.pass_time(20.0)
+    elif reason == "queue_full":
+        client = await of_class(served, "late", "low")
+    elif reason == "shed":
+        await of_class(served, "higher", "high")
+    elif reason == "class":
+        served.gate.apply(replace(limits, min_class="high"))
+    else:
+        served.gate.apply(replace(limits, draining=True))
+    await client.answered()
+    assert client.told.get("reason") or client.told["state"] == reason
+    assert client.retry_after == 20 == client.told["retry_after_s"]
 
 
 async def test_a_retry_after_is_at_least_a_second() -> None:

@@ -34,7 +34,7 @@ def refused(call: Any, *arguments: Any, **named: Any) -> OperatorError:
 
 
 def test_every_limit_is_one_of_the_gates_and_every_one_but_the_closed_is_a_key_of_the_profile() -> None:
-    assert set(LimitName) | {"opens_in_s"} == set(Limits.__dataclass_fields__)
+    assert set(LimitName) | {"opens_in_s", "later"} == set(Limits.__dataclass_fields__)
     table = profile().throttle
     assert all(hasattr(table, name) for name in LimitName if name not in ("paused", "draining"))
 
@@ -268,6 +268,19 @@ async def test_a_pause_ends_by_itself_and_the_gate_knows_when(desk: Desk) -> Non
     desk.after(400)
     assert (desk.gate.limits.paused, desk.gate.limits.opens_in_s, desk.closed[-1]) == (False, None, None)
     assert desk.events == [("throttle.returned", "resumed: the 10 m of ops are over")]
+
+
+async def test_the_gate_is_told_what_comes_into_force_by_itself_and_when(desk: Desk) -> None:
+    desk.set(max_inflight=16, for_s=600)
+    desk.set(max_inflight=8, min_class="normal", for_s=60)
+    desk.after(20)
+    desk.set(hold_queue=7)
+    limits = desk.gate.limits
+    assert (limits.max_inflight, limits.min_class) == (8, "normal")
+    told = [(in_s, then.max_inflight, then.min_class, then.hold_queue) for in_s, then in limits.later]
+    assert told == [(40, 16, None, 7), (580, 64, None, 7)]
+    desk.after(600)
+    assert desk.gate.limits.later == ()
 
 
 async def test_a_gate_that_several_have_closed_opens_with_the_last_of_them(desk: Desk) -> None:
