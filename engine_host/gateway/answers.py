@@ -5,7 +5,7 @@ What a `Retry-After` is made of while the gate's pace is not known, as behind a 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from itertools import accumulate
 
@@ -25,8 +25,9 @@ class Answers:
         self._running: dict[int, tuple[float, int]] = {}
         """When each began and how many places it has, by identity: an `Asked` cannot be hashed."""
         self._took_s: deque[float] = deque(maxlen=_LAST)
-        self._ends: list[tuple[float, int]] | None = None
-        """When those under way will have ended, soonest first, and their places; None: to be computed anew."""
+        self._ends: tuple[list[float], list[int]] | None = None
+        """When those under way will have ended, soonest first, and how many places are free then; None: to be computed
+        anew."""
         self._ends_as_of = 0.0
 
     def began(self, asked: Asked, now: float) -> None:
@@ -45,21 +46,22 @@ class Answers:
         """
         if not self._took_s:
             return None
-        last_s = 0.0
-        for ends_at, choices in self._forecast(now):
-            if places <= 0:
-                break
-            last_s = max(0.0, ends_at - now)
-            places -= choices
+        if places <= 0:
+            return 0.0
+        ends_at, free = self._forecast(now)
+        if (at := bisect_left(free, places)) < len(free):
+            return max(0.0, ends_at[at] - now)
+        last_s, freed = (max(0.0, ends_at[-1] - now), free[-1]) if free else (0.0, 0)
         average_s = sum(self._took_s) / len(self._took_s)
-        return last_s + max(0, places) * average_s / max(1, cap)
+        return last_s + (places - freed) * average_s / max(1, cap)
 
-    def _forecast(self, now: float) -> list[tuple[float, int]]:
+    def _forecast(self, now: float) -> tuple[list[float], list[int]]:
         if self._ends is None or now - self._ends_as_of > _FRESH_S:
             took_s = sorted(self._took_s)
             sums = [0.0, *accumulate(took_s)]
-            ends = ((now + _left_s(took_s, sums, now - began), choices) for began, choices in self._running.values())
-            self._ends, self._ends_as_of = sorted(ends), now
+            ends = sorted((now + _left_s(took_s, sums, now - at), choices) for at, choices in self._running.values())
+            self._ends = [at for at, _ in ends], list(accumulate(choices for _, choices in ends))
+            self._ends_as_of = now
         return self._ends
 
 
