@@ -26,7 +26,7 @@ test: lint
 	@trap 'exit 130' INT; \
 	many=$$($(VENV)/python -c 'import os; print(min(8, 2 * len(os.sched_getaffinity(0))))'); \
 	$(VENV)/python -m pytest --ignore=tests/e2e -n $$many --dist worksteal; beside=$$?; \
-	$(VENV)/python -m pytest tests/e2e; alone=$$?; \
+	$(VENV)/python -m pytest tests/e2e --durations=20 --durations-min=5; alone=$$?; \
 	verdict() { if [ $$1 -eq 0 ]; then echo passed; else echo "FAILED, exit code $$1"; fi; }; \
 	echo "without an engine: $$(verdict $$beside); end to end: $$(verdict $$alone)"; \
 	[ $$beside -eq 0 ] && [ $$alone -eq 0 ]

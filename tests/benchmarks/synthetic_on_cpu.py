@@ -7,30 +7,18 @@ a draft is worth does not matter then, what it costs does.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests import vllm_plugin
 
 
 @contextlib.contextmanager
 def offered(home: Path) -> Iterator[None]:
-    """Let vLLM in the child processes of this one find the plugin: through the metadata of a package in `home`."""
-    package = home / "synthetic_on_cpu-0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: synthetic-on-cpu\nVersion: 0\n")
-    (package / "entry_points.txt").write_text(f"[vllm.general_plugins]\nsynthetic = {__name__}:install\n")
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(home), str(ROOT)])
-    try:
+    """Let vLLM in the child processes of this one find the plugin; `home` is an empty directory."""
+    with vllm_plugin.offered(home, "synthetic-on-cpu", f"{__name__}:install"):
         yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
 
 
 def install() -> None:

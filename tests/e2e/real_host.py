@@ -24,18 +24,31 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.ports import free_port
 
+from . import paced_steps
+
 START_S = 240.0
 """A start takes 15 to 25 s on two idle cores; a busy machine several times that."""
+took: dict[str, list[float]] = {"a start": [], "a command": []}
+"""Seconds, each time, for the end of the report: they tell a slow machine from a slow product."""
+SLOW_STEP_S = 0.2
+"""A tenth of the tokens a second that the slowest machine makes, and quick enough for a command to be answered."""
 
 
-def until(condition: Callable[[], Any], timeout_s: float, what: str, poll_s: float = 0.05) -> Any:
-    """Poll until the condition holds and return its value."""
+def until(
+    condition: Callable[[], Any],
+    timeout_s: float,
+    what: str,
+    poll_s: float = 0.05,
+    found: Callable[[], Any] | None = None,
+) -> Any:
+    """Poll until the condition holds and return its value; `found` tells what there is instead when it does not."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if value := condition():
             return value
         time.sleep(poll_s)
-    raise AssertionError(f"after {timeout_s:.0f} s still not: {what}")
+    instead = "" if found is None else f"; instead: {found()}"
+    raise AssertionError(f"after {timeout_s:.0f} s still not: {what}{instead}")
 
 
 class SwitchOutcome(NamedTuple):
@@ -55,6 +68,7 @@ class RealHost:
     program: tuple[str, ...] = ("-m", "engine_host.cli")
     """What Python runs: `engine-host`, or what passes for it."""
     process: subprocess.Popen[str] = field(init=False)
+    _started_at: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
@@ -66,13 +80,27 @@ class RealHost:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "VLLM_CONSOLE_TARGET": str(self.socket_path), "VLLM_NO_USAGE_STATS": "1"}
+        return {
+            **os.environ,
+            "VLLM_CONSOLE_TARGET": str(self.socket_path),
+            "VLLM_NO_USAGE_STATS": "1",
+            paced_steps.ENVIRONMENT: str(self._pace),
+        }
+
+    @property
+    def _pace(self) -> Path:
+        return self.home / "pace"
+
+    def slow(self, step_s: float = SLOW_STEP_S) -> contextlib.AbstractContextManager[None]:
+        """Meanwhile a step of its engines takes so many seconds: what is in flight stays in flight."""
+        return paced_steps.slow(self._pace, step_s)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> RealHost:
+        self._started_at = time.monotonic()
         self.process = subprocess.Popen(
             [
                 sys.executable,
@@ -96,8 +124,9 @@ class RealHost:
     def stderr(self) -> str:
         return (self.home / "stderr.txt").read_text(errors="replace")
 
-    def console(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+    def console(self, *arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+        began = time.monotonic()
+        ended = subprocess.run(
             [sys.executable, "-m", "console.cli", *arguments],
             env=self.environment,
             capture_output=True,
@@ -105,6 +134,8 @@ class RealHost:
             timeout=timeout_s,
             stdin=subprocess.DEVNULL,
         )
+        took["a command"].append(time.monotonic() - began)
+        return ended
 
     def ask(self, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> dict[str, Any]:
         """One call over the control socket, result or error: a hundredth of the time that a console process takes, so
@@ -147,19 +178,23 @@ class RealHost:
         """A switch to its end, without the second or two that a console process needs before it asks for it: for tests
         whose requests must still be in flight then. Returns its result."""
         params = {"profile": name, "tier": tier, "drain_timeout_s": drain_s}
-        given = {key: value for key, value in params.items() if value is not None}
-        change = {"reason": "test", "idempotency_key": uuid.uuid4().hex}
-        answer = self.ask("switch", {**given, **change}, timeout_s=400)
+        return self.change("switch", **{key: value for key, value in params.items() if value is not None})
+
+    def change(self, method: str, **params: Any) -> dict[str, Any]:
+        """The result of a call that changes something, which must succeed."""
+        answer = self.ask(method, {**params, "reason": "test", "idempotency_key": uuid.uuid4().hex}, timeout_s=400)
         assert "result" in answer, answer
         result: dict[str, Any] = answer["result"]
         return result
 
-    def draft(self, tokens: int) -> None:
-        """So many tokens are guessed ahead at each step. Without, an answer takes a step for each of its tokens; a
-        draft that is always right ends it before a command has started."""
-        change = {"reason": "test", "idempotency_key": uuid.uuid4().hex}
-        answer = self.ask("dials.set", {"values": {"speculative_tokens": tokens}, **change})
-        assert "result" in answer, answer
+    def begin_on(self, profile: str) -> RealHost:
+        """Where the tests of a module begin, whatever those before them have set: on this profile, which differs from
+        the one before it in what a running engine takes."""
+        self.change("throttle.clear")
+        self.change("dials.set", values=dict.fromkeys(self.status()["dials"]))
+        if self.status()["profile"]["name"] != profile:
+            assert self.switch_at_once(profile)["outcome"] == "switched"
+        return self
 
     def switch_phase(self) -> str | None:
         """The phase of the switch under way."""
@@ -176,6 +211,9 @@ class RealHost:
             return now if now.get("state") == state else None
 
         found: dict[str, Any] = until(reached, timeout_s, f"state {state}", 0.2)
+        if self._started_at is not None:
+            took["a start"].append(time.monotonic() - self._started_at)
+            self._started_at = None
         return found
 
     def events(self) -> list[dict[str, Any]]:

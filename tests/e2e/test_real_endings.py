@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from .conftest import HERE
+from .conftest import SMALL
 from .real_host import START_S, RealHost, alive, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 def with_engine_key(tmp_path: Path, line: str, replaced: str | None = None) -> Path:
     """The test profile with one more `[engine]` key, or one line replaced."""
-    text = (HERE / "engine.toml").read_text()
+    text = (SMALL / "engine.toml").read_text()
     changed = tmp_path / "changed.toml"
     changed.write_text(text.replace(replaced, line) if replaced else text.replace("[engine]\n", f"[engine]\n{line}\n"))
     return changed
@@ -41,7 +41,7 @@ class Begun:
 def begun(tmp_path_factory: pytest.TempPathFactory, model: None) -> Iterator[Begun]:
     def start(line: str | None = None, replaced: str | None = None) -> RealHost:
         home = tmp_path_factory.mktemp("ending")
-        profile = HERE / "engine.toml" if line is None else with_engine_key(home, line, replaced)
+        profile = SMALL / "engine.toml" if line is None else with_engine_key(home, line, replaced)
         return RealHost(home, profile).start()
 
     hosts = Begun(
@@ -94,7 +94,7 @@ def test_a_second_signal_forces_and_leaves_no_child(begun: Begun) -> None:
     host.wait_for_state("serving")
     family = [*host.children(), psutil.Process(host.process.pid)]
     body = {"model": "smollm2", "prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
-    with httpx.stream("POST", f"{host.url}/v1/completions", json=body, timeout=120) as response:
+    with host.slow(), httpx.stream("POST", f"{host.url}/v1/completions", json=body, timeout=120) as response:
         next(response.iter_lines())
         host.process.send_signal(signal.SIGTERM)
         until(lambda: host.status().get("state") == "draining", 10, "draining", 0.01)
@@ -106,7 +106,7 @@ def test_a_second_signal_forces_and_leaves_no_child(begun: Begun) -> None:
 @pytest.fixture(scope="module")
 def starting(tmp_path_factory: pytest.TempPathFactory, model: None) -> Iterator[tuple[RealHost, RealHost]]:
     """Two that have only just begun: one that is interrupted at once, and one that gets as far as its workers."""
-    hosts = [RealHost(tmp_path_factory.mktemp("starting"), HERE / "engine.toml").start() for _ in range(2)]
+    hosts = [RealHost(tmp_path_factory.mktemp("starting"), SMALL / "engine.toml").start() for _ in range(2)]
     try:
         yield hosts[0], hosts[1]
     finally:

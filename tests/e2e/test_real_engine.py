@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -142,7 +144,8 @@ async def test_a_snapshot_under_load_agrees_with_vllms_gauges(host: RealHost) ->
     async with httpx.AsyncClient(timeout=240) as client:
         load = [asyncio.create_task(ask_until_seen(client, n)) for n in range(12)]
         try:
-            now, metrics = await asyncio.to_thread(until, busy, 60, "requests running")
+            with host.slow(0.05):
+                now, metrics = await asyncio.to_thread(until, busy, 60, "requests running")
         finally:
             seen_enough.set()
             await asyncio.gather(*load)
@@ -159,8 +162,12 @@ def test_clients_that_hang_up_leave_no_running_request_behind(host: RealHost) ->
         body = completion("Once upon a time", max_tokens=400, ignore_eos=True, stream=True)
         with httpx.stream("POST", f"{host.url}/v1/completions", json=body, timeout=60) as response:
             next(response.iter_lines())
-    until(lambda: (q := host.status())["queue"]["running"] == 0 and q["kv"]["usage"] == 0, 30, "idle gauges")
-    assert host.status()["throttle"]["inflight"] == 0
+
+    def is_idle() -> bool:
+        now = host.status()
+        return not (now["queue"]["running"] or now["kv"]["usage"] or now["throttle"]["inflight"])
+
+    until(is_idle, 30, "idle gauges")
 
 
 def test_the_start_of_the_engine_answers_the_check_of_its_profile_as_a_process_would(host: RealHost) -> None:
@@ -208,10 +215,11 @@ async def test_a_killed_engine_core_is_dead_within_a_second_and_clients_get_503(
     family = [core, *core.children(recursive=True)]
     async with httpx.AsyncClient(timeout=240) as client:
         body = completion("Once upon a time", max_tokens=900, ignore_eos=True)
-        load = [asyncio.create_task(client.post(f"{host.url}/v1/completions", json=body)) for _ in range(4)]
-        await asyncio.to_thread(until, lambda: host.status()["queue"]["running"] == 4, 60, "load running")
-        left = host.leftovers()
-        os.kill(core.pid, signal.SIGKILL)
+        with host.slow():
+            load = [asyncio.create_task(client.post(f"{host.url}/v1/completions", json=body)) for _ in range(4)]
+            await asyncio.to_thread(until, lambda: host.status()["queue"]["running"] == 4, 60, "load running")
+            left = host.leftovers()
+            os.kill(core.pid, signal.SIGKILL)
         killed_at = time.time()
         health = asyncio.create_task(healths(client, host.url))
         answers = await asyncio.gather(*load)
@@ -274,19 +282,27 @@ def test_an_operator_brings_it_back_with_restart(host: RealHost) -> None:
 
 
 def test_ctrl_c_drains_lets_the_stream_finish_and_leaves_nothing_behind(host: RealHost) -> None:
+    """Who waits at the gate is told at once, and who comes then."""
     family = [*host.children(), psutil.Process(host.process.pid)]
     left, said = host.leftovers(), len(host.stderr())
-    host.draft(0)
+    host.change("throttle.set", limits={"max_inflight": 1})
     body = completion("Once upon a time", max_tokens=400, ignore_eos=True, stream=True)
-    with httpx.stream("POST", f"{host.url}/v1/completions", json=body, timeout=120) as response:
-        lines = response.iter_lines()
-        next(lines)
-        os.killpg(host.process.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
-        until(lambda: host.status().get("state") == "draining", 10, "draining")
-        assert "1 request left" in host.status()["engine"]["phase"]
-        refused = httpx.post(f"{host.url}/v1/completions", json=completion("x"), timeout=30)
-        assert refused.status_code == 503 and refused.headers["retry-after"]
-        rest = list(lines)
+    ask = functools.partial(httpx.post, f"{host.url}/v1/completions", json=completion("x"), timeout=120)
+    with contextlib.ExitStack() as slowly, ThreadPoolExecutor() as threads:
+        slowly.enter_context(host.slow())
+        with httpx.stream("POST", f"{host.url}/v1/completions", json=body, timeout=120) as response:
+            lines = response.iter_lines()
+            next(lines)
+            waits = threads.submit(ask)
+            until(lambda: host.status()["queue"]["held"] == 1, 30, "one to wait at the gate")
+            os.killpg(host.process.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
+            until(lambda: host.status().get("state") == "draining", 10, "draining")
+            assert "1 request left" in host.status()["engine"]["phase"]
+            for refused in (waits.result(), ask()):
+                assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
+                assert refused.json()["state"] == "draining"
+            slowly.close()
+            rest = list(lines)
     assert rest[-1] == "data: [DONE]" or "data: [DONE]" in rest
     assert host.process.wait(60) == 0
     until(lambda: not alive(family), 10, "no process left")

@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,8 @@ from engine_host.engine.vllm.live.cores import LiveCores
 from engine_host.live.sample import BlockState, DialName, LiveSample, RequestState
 from engine_host.profiles import ProfileDirectory
 
-HERE = Path(__file__).parent
+from .conftest import SMALL, Slow
+
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.timeout(600),
@@ -97,8 +97,8 @@ class Engine:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engine(model: None) -> AsyncIterator[Engine]:
-    arguments = ProfileDirectory(HERE).load("live").to_arguments()
+async def engine(model: None, slow: Slow) -> AsyncIterator[Engine]:
+    arguments = ProfileDirectory(SMALL).load("live").to_arguments()
     made = VllmEngine(arguments, lambda names: None)
     stats: list[StepStats] = []
     await made.start(stats.append)
@@ -112,9 +112,8 @@ def in_use(sample: LiveSample) -> float:
     return float((sample.states >= BlockState.ACTIVE).sum() / len(sample.states))
 
 
-async def test_greedy_output_is_the_same_while_k_and_the_concurrency_move(engine: Engine) -> None:
+async def test_greedy_output_is_the_same_while_k_and_the_concurrency_move(engine: Engine, slow: Slow) -> None:
     undisturbed = await engine.all(60)
-    working = asyncio.create_task(engine.all(60))
     moves: list[dict[DialName, int]] = [
         {DialName.SPECULATIVE_TOKENS: 0, DialName.MAX_ACTIVE_SEQS: 16},
         {DialName.MAX_ACTIVE_SEQS: 2},
@@ -123,13 +122,15 @@ async def test_greedy_output_is_the_same_while_k_and_the_concurrency_move(engine
         {DialName.SPECULATIVE_TOKENS: 5},
     ]
     k = 5
-    for move in moves:
-        await engine.live.set_dials(move)
-        assert not working.done(), "the dials were moved after the requests had ended"
-        before, k = time.monotonic(), move.get(DialName.SPECULATIVE_TOKENS, k)
-        while not len(found := engine.live.steps(before)) or found[-1]["k"] != k:
-            assert not working.done(), f"no step drafted {k} a request"
-            await asyncio.sleep(0.005)
+    with slow(0.05):
+        working = asyncio.create_task(engine.all(60))
+        for move in moves:
+            await engine.live.set_dials(move)
+            assert not working.done(), "the dials were moved after the requests had ended"
+            before, k = time.monotonic(), move.get(DialName.SPECULATIVE_TOKENS, k)
+            while not len(found := engine.live.steps(before)) or found[-1]["k"] != k:
+                assert not working.done(), f"no step drafted {k} a request"
+                await asyncio.sleep(0.005)
     assert await working == undisturbed
 
 
@@ -172,11 +173,12 @@ async def test_drafts_of_the_requests_sum_up_to_vllms_totals(engine: Engine) -> 
     assert (steps["accepted"] <= steps["drafted"]).all() and (np.diff(steps["at"]) > 0).all()
 
 
-async def test_a_preemption_is_shown_and_counted(engine: Engine) -> None:
+async def test_a_preemption_is_shown_and_counted(engine: Engine, slow: Slow) -> None:
     """The KV cache holds 2,144 tokens; sixteen requests of 160 want more."""
     since = len(engine.stats)
     async with engine.looking() as samples:
-        await engine.all(160)
+        with slow(0.05):
+            await engine.all(160)
     told = sum(step.preemptions for step in engine.stats[since:])
     assert told > 0
     assert any(sample.waiting_by_reason.get("preempted") for sample in samples)
@@ -199,13 +201,14 @@ async def test_an_idle_engine_acknowledges_at_once(engine: Engine) -> None:
         assert engine.live.samples()[0].dials[DialName.SPECULATIVE_TOKENS] == k
 
 
-async def test_an_ended_request_gives_its_blocks_back_and_its_client_an_error(engine: Engine) -> None:
-    generating = asyncio.create_task(engine.generate(PROMPTS[0], "to-be-ended", 900))
-    async with asyncio.timeout(30):
-        while not len(engine.live.samples()[0].requests):
-            await asyncio.sleep(0.02)
-    assert engine.engine.abort("to-be-ended", "An operator has ended this request.")
-    with pytest.raises(Exception, match=r"An operator has ended this request\."):
-        await generating
+async def test_an_ended_request_gives_its_blocks_back_and_its_client_an_error(engine: Engine, slow: Slow) -> None:
+    with slow(0.05):
+        generating = asyncio.create_task(engine.generate(PROMPTS[0], "to-be-ended", 900))
+        async with asyncio.timeout(30):
+            while not len(engine.live.samples()[0].requests):
+                await asyncio.sleep(0.02)
+        assert engine.engine.abort("to-be-ended", "An operator has ended this request.")
+        with pytest.raises(Exception, match=r"An operator has ended this request\."):
+            await generating
     assert (await engine.rest()).usage == 0.0
     assert not engine.engine.abort("to-be-ended", "again")

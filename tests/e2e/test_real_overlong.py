@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,7 +23,8 @@ from engine_host.gateway.refusals import Refusal
 from engine_host.profiles import ProfileDirectory
 from engine_host.profiles.throttle_table import Throttle
 
-HERE = Path(__file__).parent
+from .conftest import SMALL, Slow
+
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.timeout(600),
@@ -95,8 +95,8 @@ class Place:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def place(model: None) -> AsyncIterator[Place]:
-    engine = VllmEngine(ProfileDirectory(HERE).load("overlong").to_arguments(), lambda names: None)
+async def place(model: None, slow: Slow) -> AsyncIterator[Place]:
+    engine = VllmEngine(ProfileDirectory(SMALL).load("overlong").to_arguments(), lambda names: None)
     await engine.start(lambda step: None)
     prepared, entry = Prepared(engine), Entry()
     entry.gate.prepare = prepared.prepare
@@ -249,36 +249,40 @@ async def idle(place: Place) -> None:
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-async def test_a_client_that_hangs_up_amid_its_segments_leaves_nothing_running(place: Place, is_streamed: bool) -> None:
+async def test_a_client_that_hangs_up_amid_its_segments_leaves_nothing_running(
+    place: Place, slow: Slow, is_streamed: bool
+) -> None:
     place.profile(overlong="segment", segment_overlap_tokens=16)
     request = {"stream": is_streamed, "max_tokens": 100, "min_tokens": 100, **prompts(COMPLETIONS)}
-    asking = asyncio.create_task(place.post(COMPLETIONS, **request))
-    async with asyncio.timeout(30):
-        while not place.engine.backlog().unfinished:
-            await asyncio.sleep(0.01)
-    asking.cancel()
-    await idle(place)
+    with slow(0.1):
+        asking = asyncio.create_task(place.post(COMPLETIONS, **request))
+        async with asyncio.timeout(30):
+            while not place.engine.backlog().unfinished:
+                await asyncio.sleep(0.01)
+        asking.cancel()
+        await idle(place)
     await asyncio.sleep(0.2)  # for a next window, which must not come
     assert not place.engine.backlog().unfinished
 
 
 @pytest.mark.parametrize("overlong", ["reject", "truncate", "segment"])
 async def test_what_is_larger_than_the_kv_cache_is_refused_within_a_second_while_others_run(
-    place: Place, overlong: str
+    place: Place, slow: Slow, overlong: str
 ) -> None:
     place.profile(overlong=overlong)
     long = {"max_tokens": 60, "min_tokens": 60}
-    others = [asyncio.create_task(place.answered(COMPLETIONS, prompt=f"Story {n}", **long)) for n in range(2)]
-    async with asyncio.timeout(30):
-        while place.engine.backlog().unfinished < 2:
-            await asyncio.sleep(0.01)
-    for asked in (prompts(COMPLETIONS, TEXT + TEXT), {"prompt": list(range(1000, 1000 + CACHE + 1))}):
-        began = time.monotonic()
-        response = await place.post(COMPLETIONS, **asked)
-        assert time.monotonic() - began < 1
-        assert response.status_code == 400 and response.json()["reason"] == "too_large"
-        assert f"holds {CACHE}" in response.json()["error"]["message"]
-    assert place.engine.backlog().unfinished == 2 == place.entry.inflight
+    with slow(0.2):
+        others = [asyncio.create_task(place.answered(COMPLETIONS, prompt=f"Story {n}", **long)) for n in range(2)]
+        async with asyncio.timeout(30):
+            while place.engine.backlog().unfinished < 2:
+                await asyncio.sleep(0.01)
+        for asked in (prompts(COMPLETIONS, TEXT + TEXT), {"prompt": list(range(1000, 1000 + CACHE + 1))}):
+            began = time.monotonic()
+            response = await place.post(COMPLETIONS, **asked)
+            assert time.monotonic() - began < 1
+            assert response.status_code == 400 and response.json()["reason"] == "too_large"
+            assert f"holds {CACHE}" in response.json()["error"]["message"]
+        assert place.engine.backlog().unfinished == 2 == place.entry.inflight
     assert place.entry.refused_by_reason["too_large"] >= 2
     for answer in await asyncio.gather(*others):
         assert answer[1]["usage"]["completion_tokens"] == 60

@@ -6,8 +6,6 @@ The tests of this module share one host and run in the order of the file.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,28 +14,14 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import HERE
-from .real_host import RealHost, serving, until
+from .real_host import RealHost, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
-DIALLED = """
-schema = 1
-extends = "plain"
-
-[dials]
-max_active_seqs = 4
-"""
-
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory, model: None) -> Iterator[RealHost]:
-    """A host that can switch to its own profile with dials."""
-    profiles = tmp_path_factory.mktemp("profiles")
-    (profiles / "plain.toml").write_text((HERE / "engine.toml").read_text())
-    (profiles / "dialled.toml").write_text(DIALLED)
-    with serving(tmp_path_factory.mktemp("host"), profiles / "plain.toml") as real:
-        yield real
+def host(steered: RealHost) -> RealHost:
+    return steered.begin_on("engine")
 
 
 class Streams:
@@ -66,16 +50,16 @@ class Streams:
 
 @contextmanager
 def streaming(host: RealHost, count: int) -> Iterator[Streams]:
-    """Without speculation: a draft that is right all the time ends them before a command has started."""
-    assert host.console("dial", "speculative_tokens=0").returncode == 0
-    streams = Streams(host, count)
-    try:
-        yield streams
-    finally:
-        for row in listed(host)["requests"]:
-            host.console("requests", "abort", row["id"], "--yes")
-        streams.join()
-        host.console("dial", "speculative_tokens=start", "max_active_seqs=start")
+    """So slowly that they are not over before they are ended here; with dials at their start afterwards."""
+    with host.slow():
+        streams = Streams(host, count)
+        try:
+            yield streams
+        finally:
+            for row in listed(host)["requests"]:
+                host.change("requests.abort", id=row["id"])
+            host.change("dials.set", values={"max_active_seqs": None})
+    streams.join()
 
 
 def told_of_running(host: RealHost) -> list[dict[str, Any]]:
@@ -137,9 +121,10 @@ def test_fewer_run_at_once_when_dialled_so_and_the_others_wait(host: RealHost) -
         found = listed(host)
         assert found["by_state"]["waiting"] == 4
         assert found["unavailable_reason"] is None
-        snapshot = host.status()
-        assert snapshot["queue"]["waiting_by_reason"] == {"capacity": 4}
-        assert snapshot["queue"]["oldest_wait_s"] > 0
+        until(  # a snapshot is handed out again for 50 ms
+            lambda: host.status()["queue"]["waiting_by_reason"] == {"capacity": 4}, 10, "four waiting in the snapshot"
+        )
+        assert host.status()["queue"]["oldest_wait_s"] > 0
         host.console("dial", "max_active_seqs=start")
         until(lambda: listed(host)["by_state"].get("running") == 6, 60, "all of them to run")
 
@@ -158,7 +143,7 @@ def test_one_request_is_ended_and_its_client_gets_an_error(host: RealHost) -> No
 
 def test_the_blocks_of_map_snapshot_and_requests_agree(host: RealHost) -> None:
     with streaming(host, 4):
-        until(lambda: len(told_of_running(host)) == 4, 60, "four running requests")
+        until(lambda: len(told_of_running(host)) == 4, 60, "four running requests", found=lambda: listed(host))
         for _ in range(20):
             kv = host.status()["kv"]
             blocks = kv["blocks"]
@@ -170,17 +155,8 @@ def test_the_blocks_of_map_snapshot_and_requests_agree(host: RealHost) -> None:
     until(lambda: host.status()["kv"]["blocks"]["active"] == 0, 30, "no block in use")
 
 
-def test_what_was_set_holds_across_a_crash(host: RealHost) -> None:
-    host.console("dial", "speculative_tokens=1", "--reason", "holds")
-    os.kill(host.status()["engine"]["core_pids"][0], signal.SIGKILL)
-    until(lambda: host.status().get("state") != "serving", 30, "the crash to be seen")
-    host.wait_for_state("serving")
-    found = dials(host)["speculative_tokens"]
-    assert (found["value"], found["reason"]) == (1, "holds")
-    assert "dials.kept" in [event["kind"] for event in host.events()]
-
-
 def test_a_profile_that_differs_in_its_dials_alone_is_switched_to_live(host: RealHost) -> None:
+    assert host.console("dial", "speculative_tokens=1").returncode == 0
     generation = host.status()["engine"]["generation"]
     outcome = host.switch("dialled")
     assert outcome.exit_code == 0, outcome.stderr

@@ -1,6 +1,6 @@
 """The throttle on a real host: from the command line to the gate, over a live switch, a crash and a pause.
 
-The tests share one host and run in the order of the file.
+The tests run in the order of the file.
 """
 
 from __future__ import annotations
@@ -10,29 +10,20 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from .conftest import HERE
-from .real_host import RealHost, serving, until
+from .real_host import RealHost, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory, model: None) -> Iterator[RealHost]:
-    """Of the profile `open`; beside it lies `capped`, which differs in its throttle alone."""
-    profiles = tmp_path_factory.mktemp("profiles")
-    text = (HERE / "engine.toml").read_text()
-    (profiles / "open.toml").write_text(text)
-    (profiles / "capped.toml").write_text(text + "\n[throttle]\nmax_inflight = 2\nhold_queue = 8\n")
-    home = tmp_path_factory.mktemp("throttled")
-    with serving(home, profiles / "open.toml", f"--profiles-dir={profiles}") as real:
-        yield real
+def host(steered: RealHost) -> RealHost:
+    return steered.begin_on("engine")
 
 
 class Asking(threading.Thread):
@@ -59,15 +50,16 @@ def texts(host: RealHost, kind: str) -> list[str]:
 
 
 def test_a_cap_for_a_while_holds_who_comes_next_and_ends_with_an_event(host: RealHost) -> None:
-    done = host.console("throttle", "set", "--max-inflight", "1", "--for", "4s", "--reason", "test", "--json")
+    done = host.console("throttle", "set", "--max-inflight", "1", "--for", "6s", "--reason", "test", "--json")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
-    assert said["text"] == "max_inflight none → 1 for 4 s: test"
+    assert said["text"] == "max_inflight none → 1 for 6 s: test"
     assert said["throttle"]["limits"]["max_inflight"]["value"] == 1
-    first, second = Asking(host, 400), Asking(host)
-    until(lambda: host.status()["queue"]["held"] == 1, 10, "one to wait at the gate", 0.02)
-    until(lambda: host.status()["throttle"]["max_inflight"] is None, 10, "the end of it")
-    assert any(text.startswith("max_inflight 1 → none: the 4 s of ") for text in texts(host, "throttle.returned"))
+    with host.slow():
+        first, second = Asking(host, 200), Asking(host)
+        until(lambda: host.status()["queue"]["held"] == 1, 10, "one to wait at the gate", 0.02)
+        until(lambda: host.status()["throttle"]["max_inflight"] is None, 10, "the end of it")
+    assert any(text.startswith("max_inflight 1 → none: the 6 s of ") for text in texts(host, "throttle.returned"))
     first.join()
     second.join()
     assert (first.status, second.status) == (200, 200)
@@ -91,15 +83,19 @@ def test_what_cannot_be_is_refused_with_the_exit_code_for_it(host: RealHost) -> 
     assert stale.returncode == 4 and "max_inflight is 2; this call expected 64" in stale.stderr
 
 
-def test_a_pause_and_a_limit_outlive_the_engine(host: RealHost) -> None:
+def test_a_pause_a_limit_and_a_dial_outlive_the_engine(host: RealHost) -> None:
+    assert host.console("dial", "speculative_tokens=1", "--reason", "holds").returncode == 0
     assert host.console("throttle", "set", "--hold-queue", "5", "--for", "1h").returncode == 0
     paused = host.console("pause", "--reason", "test")
     assert paused.returncode == 0 and "the host is paused until `vllm-console resume`" in paused.stdout
-    version = host.status()["state_version"]
-    os.kill(host.status()["engine"]["core_pids"][0], signal.SIGKILL)
+    before = host.status()
+    os.kill(before["engine"]["core_pids"][0], signal.SIGKILL)
     until(lambda: host.status()["state"] in ("dead", "recovering"), 10, "its death", 0.02)
     now = host.wait_for_state("paused")
-    assert now["state_version"] > version and now["engine"]["generation"] == 2
+    assert now["state_version"] > before["state_version"]
+    assert now["engine"]["generation"] == before["engine"]["generation"] + 1
+    assert now["dials"]["speculative_tokens"]["value"] == 1
+    assert any("speculative_tokens" in text for text in texts(host, "dials.kept"))
     assert now["throttle"]["limited_by"] == ["hold_queue", "paused"]
     assert any("paused (" in text and "hold_queue 5" in text for text in texts(host, "throttle.kept"))
 

@@ -4,37 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from .conftest import HERE
-from .real_host import RealHost, serving, until
+from .real_host import RealHost, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 CLIENTS = 32
 ANSWER_TOKENS = 120
-CHOKING = """
-schema = 1
-extends = "engine"
-
-[throttle]
-hold_deadline_s = 300
-
-[throttle.auto]
-dials = ["max_active_seqs", "speculative_tokens"]
-"""
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory, model: None) -> Iterator[RealHost]:
-    profiles = tmp_path_factory.mktemp("profiles")
-    (profiles / "engine.toml").write_text((HERE / "engine.toml").read_text())
-    (profiles / "choking.toml").write_text(CHOKING)
-    with serving(tmp_path_factory.mktemp("host"), profiles / "choking.toml") as real:
-        yield real
+@pytest.fixture
+def host(steered: RealHost) -> RealHost:
+    return steered.begin_on("choking")
 
 
 class Crowd:
@@ -63,15 +47,16 @@ class Crowd:
 def test_it_caps_a_crowd_and_lets_go_when_the_crowd_has_gone(host: RealHost) -> None:
     started_with = {name: dial["value"] for name, dial in host.status()["dials"].items()}
     assert host.console("throttle", "auto", "on", "--reason", "test").returncode == 0
-    crowd = Crowd(host)
-    cap = until(lambda: host.status()["throttle"]["max_inflight"], 120, "a cap", 0.1)
-    assert 1 <= cap < CLIENTS
-    turned = until(
-        lambda: [name for name, dial in host.status()["dials"].items() if dial["who"] == "auto"],
-        30,
-        "dials follow",
-        0.1,
-    )
+    with host.slow(0.05):  # or a quick engine is through with them before they have choked it for long enough
+        crowd = Crowd(host)
+        cap = until(lambda: host.status()["throttle"]["max_inflight"], 120, "a cap", 0.1)
+        assert 1 <= cap < CLIENTS
+        turned = until(
+            lambda: [name for name, dial in host.status()["dials"].items() if dial["who"] == "auto"],
+            30,
+            "dials follow",
+            0.1,
+        )
     assert set(turned) <= {"max_active_seqs", "speculative_tokens"}
     crowd.wait()
     assert crowd.statuses == [200] * CLIENTS
