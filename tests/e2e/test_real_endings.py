@@ -1,15 +1,15 @@
 """Ends of a host that need their own start: a second signal, a profile the engine cannot run.
 
-They start beside one another, four before the first test and two before the last but one: a start is mostly imports,
+They start beside one another, three before the first test and two before the last but one: a start is mostly imports,
 one after the other, and leaves half of a small machine idle.
 """
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import psutil
@@ -21,39 +21,33 @@ from .real_host import START_S, RealHost, alive, until
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 
-def with_engine_key(tmp_path: Path, line: str, replaced: str | None = None) -> Path:
-    """The test profile with one more `[engine]` key, or one line replaced."""
-    text = (SMALL / "engine.toml").read_text()
-    changed = tmp_path / "changed.toml"
-    changed.write_text(text.replace(replaced, line) if replaced else text.replace("[engine]\n", f"[engine]\n{line}\n"))
-    return changed
-
-
 @dataclass(frozen=True)
 class Begun:
-    unknown_key: RealHost
-    unknown_speculation_key: RealHost
+    unknown_keys: RealHost
     small_cache: RealHost
     sound: RealHost
 
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory, model: None) -> Iterator[Begun]:
-    def start(line: str | None = None, replaced: str | None = None) -> RealHost:
-        home = tmp_path_factory.mktemp("ending")
-        profile = SMALL / "engine.toml" if line is None else with_engine_key(home, line, replaced)
-        return RealHost(home, profile).start()
+    def start(**changed: str) -> RealHost:
+        """The test profile, where some keys have another line."""
+        home, text = tmp_path_factory.mktemp("ending"), (SMALL / "engine.toml").read_text()
+        for key, line in changed.items():
+            text, found = re.subn(rf"^{key} = .*$", line, text, flags=re.MULTILINE)
+            assert found == 1, key
+        (home / "engine.toml").write_text(text)
+        return RealHost(home, home / "engine.toml").start()
 
     hosts = Begun(
-        unknown_key=start("max_model_length = 512"),
-        unknown_speculation_key=start("ngram_prompt_lookup_max = 4", "prompt_lookup_max = 4"),
-        small_cache=start("kv_cache_memory_bytes = 2_000_000", "kv_cache_memory_bytes = 50_000_000"),
+        unknown_keys=start(max_model_len="max_model_length = 512", prompt_lookup_max="ngram_prompt_lookup_max = 4"),
+        small_cache=start(kv_cache_memory_bytes="kv_cache_memory_bytes = 2_000_000"),
         sound=start(),
     )
     try:
         yield hosts
     finally:
-        for host in (hosts.unknown_key, hosts.unknown_speculation_key, hosts.small_cache, hosts.sound):
+        for host in (hosts.unknown_keys, hosts.small_cache, hosts.sound):
             host.end()
 
 
@@ -74,19 +68,14 @@ def test_an_engine_that_cannot_start_ends_the_host_with_the_engines_own_reason(b
     assert not host.socket_path.exists()
 
 
-def test_an_unknown_engine_key_is_refused_with_the_nearest_name(begun: Begun) -> None:
-    host = begun.unknown_key
+def test_unknown_engine_keys_are_refused_with_the_nearest_names_before_anything_starts(begun: Begun) -> None:
+    host = begun.unknown_keys
     assert host.process.wait(START_S) == 2
-    assert "max_model_length" in host.stderr() and "max_model_len" in host.stderr()
-    assert "Traceback (most" not in host.stderr()
+    said = host.stderr()
+    assert 'engine.max_model_length: did you mean "max_model_len"' in said
+    assert 'engine.speculative_config.ngram_prompt_lookup_max: did you mean "prompt_lookup_max"' in said
+    assert "Traceback (most" not in said
     assert not host.socket_path.exists()
-
-
-def test_a_wrong_speculation_key_is_refused_before_anything_starts(begun: Begun) -> None:
-    host = begun.unknown_speculation_key
-    assert host.process.wait(START_S) == 2
-    assert "engine.speculative_config.ngram_prompt_lookup_max" in host.stderr()
-    assert "prompt_lookup_max" in host.stderr()
 
 
 def test_a_second_signal_forces_and_leaves_no_child(begun: Begun) -> None:

@@ -126,7 +126,8 @@ async def switched(host: RealHost, name: str, *more: str) -> SwitchOutcome:
 
 
 async def on_profile(host: RealHost, name: str) -> None:
-    """Where the test begins, whatever became of the one before it."""
+    """Where the test begins, without limits, whatever became of the one before it."""
+    host.change("throttle.clear")
     if host.status()["profile"]["name"] != name:
         assert_switched(await asyncio.to_thread(host.switch_at_once, name), None)
 
@@ -295,7 +296,7 @@ async def test_a_request_that_cannot_be_carried_finishes_within_the_drain_time(h
     grammar = {"messages": chat, "max_tokens": 400, "response_format": PEOPLE, "stream": True}
     async with client() as http:
         requests = [("grammar", "/v1/chat/completions", grammar), story(1, 500)]
-        host.change("throttle.set", limits={"max_inflight": 2})
+        host.change("throttle.set", limits={"max_inflight": 2, "hold_deadline_s": 300.0})
         with host.slow(0.1):
             load = asyncio.create_task(ask_all(host.url, requests, http))
             await in_flight(host, 2, having_generated=20)
@@ -306,7 +307,6 @@ async def test_a_request_that_cannot_be_carried_finishes_within_the_drain_time(h
         result = await going
         people, tale = await load
         assert not failures(await behind)
-    host.change("throttle.clear")
     assert_switched(result, "reload")
     assert (result["drained"], result["carried"]) == (1, 1), result
     assert (people.status, people.error) == (200, None)
