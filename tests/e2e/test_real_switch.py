@@ -269,6 +269,8 @@ async def test_each_class_of_request_that_cannot_be_carried_is_replayed_or_ends_
         await asyncio.to_thread(until, lambda: host.status()["queue"]["held"] == 6, 30, "six held")
         leaves.cancel()
         await asyncio.to_thread(until, lambda: host.status()["queue"]["held"] == 5, 30, "one forgotten")
+        for path in ("/health", "/v1/models", "/version", "/metrics"):
+            assert (await http.get(f"{host.url}{path}")).status_code == 200, "reads go on"
 
         refused, status = await second, await shown
         result, seen, waited = await under_way, await load, await asyncio.gather(*late)

@@ -141,6 +141,18 @@ def test_one_request_is_ended_and_its_client_gets_an_error(host: RealHost) -> No
         assert host.console("requests", "abort", wanted, "--yes").returncode == 2
 
 
+def test_a_stream_of_messages_that_is_ended_gets_the_error_in_its_own_form(host: RealHost) -> None:
+    asked = [{"role": "user", "content": "Tell me a long story."}]
+    body = {"model": "smollm2", "max_tokens": 800, "stream": True, "messages": asked}
+    with host.slow(), httpx.stream("POST", f"{host.url}/v1/messages", json=body, timeout=120) as response:
+        lines = response.iter_lines()
+        next(lines)
+        [row] = listed(host)["requests"]
+        host.change("requests.abort", id=row["id"])
+        last = [json.loads(line[6:]) for line in lines if line.startswith("data: {")][-1]
+    assert last["type"] == "error" and "An operator ended this request" in last["error"]["message"]
+
+
 def test_the_blocks_of_map_snapshot_and_requests_agree(host: RealHost) -> None:
     with streaming(host, 4):
         until(lambda: len(told_of_running(host)) == 4, 60, "four running requests", found=lambda: listed(host))
