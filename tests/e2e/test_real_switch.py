@@ -103,7 +103,7 @@ async def holds_no_more_than(host: RealHost, before: dict[str, int]) -> None:
         now = holds(host)
         return all(now[key] <= before[key] + (key != "processes") for key in before)
 
-    await asyncio.to_thread(until, does, 15, f"no more than {before}", found=lambda: holds(host))
+    await asyncio.to_thread(until, does, 60, f"no more than {before}", found=lambda: holds(host))
 
 
 Request = tuple[str, str, dict[str, Any]]

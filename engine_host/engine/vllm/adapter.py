@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
@@ -292,20 +293,21 @@ class VllmEngine:
     async def close_app(self) -> None:
         await self._close_lifespan()
         llm, self._behind_app = self._behind_app, None
+        ended = None if llm is None else weakref.ref(llm)
         if llm is not None:
             await asyncio.to_thread(llm.shutdown)
             llm = None
-        await self._let_go()
+        await self._let_go(ended)
 
     async def _close_lifespan(self) -> None:
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self._lifespan.aclose(), _CLOSE_S)
         self._app = None
 
-    async def _let_go(self) -> None:
+    async def _let_go(self, llm: weakref.ref[Any] | None) -> None:
         self._building = self._ledger = self._succession = None
         self._collectors = []
-        await asyncio.to_thread(remains.let_go)
+        await remains.let_go_in_the_end(llm)
 
     async def _end(self, timeout_s: float, *, keep_app: bool = False) -> None:
         self._close_gate()
@@ -313,6 +315,7 @@ class VllmEngine:
         self._live = "the engine has ended"
         self._boards.close()
         llm, self._llm = self._llm, None
+        ended = None if llm is None else weakref.ref(llm)
         if llm is not None and not llm.errored:
             # Not vLLM's own abort: an answer that ends with 200 looks finished to whoever reads it.
             carry.end_with(llm, refusal(STOPPED))
@@ -329,7 +332,7 @@ class VllmEngine:
             del llm, end
         await asyncio.to_thread(self._clear_away)
         if self._is_stopping and not keep_app:
-            await self._let_go()
+            await self._let_go(ended)
 
     async def _end_build(self) -> None:
         """A build under way cannot be interrupted in its thread; without its processes it fails by itself. One that

@@ -9,15 +9,41 @@ threads that have ended: the C library gives it back when told to.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import functools
 import gc
 import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
 
 _Cached = type(functools.cache(len))
 _CACHING = ("vllm.tokenizers", "vllm.renderers", "vllm.utils.func_utils")
 """Modules whose caches hold tokenizers, or methods of theirs. What is asked again is found out again."""
+
+_AGAIN_AFTER_S = (3.0, 12.0, 45.0, 240.0)
+_going: set[asyncio.Task[None]] = set()
+
+
+async def let_go_in_the_end(of: weakref.ref[Any] | None) -> None:
+    """Now, and if that was too early again later, in a task of its own: a stream that went over to another engine ends
+    in frames that refer to the former one, and who deals with a failed start refers to its error, which has all the
+    frames of that start. `of`: the ended engine; None if it was never whole, and cannot be looked for."""
+    await asyncio.to_thread(let_go)
+    if of is None or of() is not None:
+        task = asyncio.create_task(_again(of or (lambda: True)))
+        _going.add(task)
+        task.add_done_callback(_going.discard)
+
+
+async def _again(is_there: Callable[[], Any]) -> None:
+    for pause_s in _AGAIN_AFTER_S:
+        await asyncio.sleep(pause_s)
+        await asyncio.to_thread(let_go)
+        if not is_there():
+            return
 
 
 def let_go() -> None:
