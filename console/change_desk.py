@@ -52,6 +52,18 @@ class Pending(Generic[V]):
 
 
 @dataclass(frozen=True, slots=True)
+class Failed(Generic[V]):
+    """A change that was not made, of a row that had been moved or may have been."""
+
+    text: str
+    name: str
+    seen: V
+    """The value that the change was begun from."""
+    found: Row[V] | None = None
+    """The row once it was seen to stand elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
 class Desk(Generic[V]):
     chosen: str = ""
     """Name of the row the cursor is on."""
@@ -64,6 +76,8 @@ class Desk(Generic[V]):
     typing_fault: str = ""
     failure: str = ""
     """What became, in words, of the last change, when it was not made."""
+    failed: Failed[V] | None = None
+    """The same, where it is of a row's value: it is told while the row stands there."""
     done: str = ""
     """What the host said of the last change that was made; shown while the row stands there."""
     made: tuple[str, V] | None = None
@@ -112,7 +126,7 @@ def followed(desk: D, rows: Mapping[str, Row[V]], noun: str, shown: Callable[[V]
 
     `noun`: what a row is; `shown` writes a value.
     """
-    desk = _told_while_it_stands(desk, rows)
+    desk = _failed_while_it_stands(_told_while_it_stands(desk, rows), rows)
     pending = desk.pending
     if pending is None:
         return desk
@@ -123,7 +137,8 @@ def followed(desk: D, rows: Mapping[str, Row[V]], noun: str, shown: Callable[[V]
         return desk
     by = f" by {fmt.clean(row.who)}" if row.who is not None else ""
     fact = f"{name} was set to {shown(row.value)}{by} meanwhile"
-    return replace(desk, pending=None, failure=f"{fact}; your change was not sent.")
+    failure = f"{fact}; your change was not sent."
+    return replace(desk, pending=None, failure=failure, failed=Failed(failure, pending.name, pending.seen, row))
 
 
 def _told_while_it_stands(desk: D, rows: Mapping[str, Row[Any]]) -> D:
@@ -134,6 +149,16 @@ def _told_while_it_stands(desk: D, rows: Mapping[str, Row[Any]]) -> D:
     if row is not None and row.value == value:
         return desk if desk.is_made_seen else replace(desk, is_made_seen=True)
     return replace(desk, done="", made=None, is_made_seen=False) if desk.is_made_seen else desk
+
+
+def _failed_while_it_stands(desk: D, rows: Mapping[str, Row[Any]]) -> D:
+    """A refusal is of the value that stood in the way; when that is gone it says nothing any more."""
+    failed = desk.failed
+    if failed is None or failed.text != desk.failure or (row := rows.get(failed.name)) is None:
+        return desk
+    if failed.found is None:
+        return desk if row.value == failed.seen else replace(desk, failed=replace(failed, found=row))
+    return desk if row.value == failed.found.value else replace(desk, failure="", failed=None)
 
 
 def proposed(
@@ -197,4 +222,5 @@ def done(desk: D, outcome: str, made: tuple[str, Any] | None, *, is_seen: bool =
 
 def refused(desk: D, why: str) -> D:
     """Answered, or not: it is not known to be made."""
-    return replace(desk, sending=None, done="", failure=why, made=None, is_made_seen=False)
+    failed = Failed(why, desk.sending.name, desk.sending.seen) if desk.sending is not None else None
+    return replace(desk, sending=None, done="", failure=why, failed=failed, made=None, is_made_seen=False)

@@ -20,7 +20,7 @@ from textual.events import Key
 from textual.worker import WorkerFailed
 
 from console import format as fmt
-from console.call_errors import ConnectionLost
+from console.call_errors import CallFailed, ConnectionLost
 from console.connect import Target
 from console.consequence import METHOD_STOP, consequence, deadline_s
 from console.frame import Moment
@@ -36,6 +36,7 @@ from console.model import (
     Thaw,
     reduce,
 )
+from console.sentences import in_sentences
 from console.tui.keys import Action, action_for, bindings
 from console.tui.offers import answer, quitting, refusal
 from console.tui.pages import PAGES
@@ -260,7 +261,8 @@ class ConsoleApp(App[int]):
             unknown = " The outcome is unknown; it is not sent again." if error.was_sent and is_change else ""
             return fmt.clean(f"{label}: {error.fact}{unknown}")
         except OperatorError as error:
-            return fmt.clean(f"{label}: {error.fact} {error.remedy}")
+            fact = error.error.message if isinstance(error, CallFailed) else error.fact
+            return fmt.clean(f"{label}: {in_sentences(fact, error.remedy)}")
 
 
 def _terminal_is_gone() -> bool:

@@ -79,6 +79,8 @@ _BELOW_LIST = frozenset(
     f"profiles.{view}" for view in ("diff", "same", "forecast", "waiting", "refused", "outdated", "switch")
 )
 _ON_ROWS = _ON_LIST | _BELOW_LIST | _ON_REQUESTS | _ON_DETAIL | _ON_STILL | _ON_LIMITS
+_SPANS = "for 1 min, 10 min, 1 h, 8 h, then for good again"
+"""Of `console.change_desk.LASTS`."""
 OWN_WAY_BACK = _BELOW_LIST | _ON_FILTERED | _ON_DETAIL | _ON_PENDING | _ON_LIMIT_PENDING
 """Places with a way back of their own, so that the general one is not told of."""
 
@@ -126,7 +128,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("nudge(-1)", "minus,left", "-", "less", "one step down; enter sets it", METHOD_DIALS, _ON_DIALS),
     Action("type_value", "enter", "enter", "value", "type a value", METHOD_DIALS, _ON_STILL),
     Action("send", "enter", "enter", "set it", "have the scheduler go by it", METHOD_DIALS, _ON_PENDING),
-    Action("lasting", "t", "t", "for how long", "after which the former value returns", METHOD_DIALS, _ON_PENDING),
+    Action("lasting", "t", "t", "next span", _SPANS, METHOD_DIALS, _ON_PENDING),
     Action("drop", "escape", "esc", "leave it", "change nothing", screens=_ON_PENDING),
     Action("revert", "u", "u", "revert", "undo the last move; asks first", METHOD_DIALS, frozenset({"dials.moved"})),
     Action("reset", "r", "r", "start value", "back to what it was started with", METHOD_DIALS, _ON_STILL),
@@ -136,7 +138,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("type_value", "enter", "enter", "value", "type a value", METHOD_LIMITS, _ON_TYPED),
     Action("next_value", "enter", "enter", "next", "its next value; enter again sets it", METHOD_LIMITS, _ON_CHOSEN),
     Action("send", "enter", "enter", "set it", "have the gate go by it", METHOD_LIMITS, _ON_LIMIT_PENDING),
-    Action("lasting", "t", "t", "how long", "then the former value returns", METHOD_LIMITS, _ON_LIMIT_PENDING),
+    Action("lasting", "t", "t", "next span", _SPANS, METHOD_LIMITS, _ON_LIMIT_PENDING),
     Action("drop", "escape", "esc", "leave it", "change nothing", screens=_ON_LIMIT_PENDING),
     Action("type_reason", "w", "w", "why", "type a reason, for whoever comes next", METHOD_LIMITS, _ON_LIMIT_PENDING),
     Action(

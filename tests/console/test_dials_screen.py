@@ -107,11 +107,11 @@ async def test_escape_while_typing_changes_nothing_and_digits_open_no_page():
         (ConnectionLost("the host closed it"), "The outcome is unknown; it is not sent again."),
         (
             CallFailed("dials.set", RpcError(ErrorCode.CONFLICT, "speculative_tokens is 4", {"remedy": "look again"})),
-            "speculative_tokens is 4 look again",
+            "speculative_tokens is 4. Look again",
         ),
         (
             CallFailed("dials.set", RpcError(ErrorCode.INVALID_PARAMS, "9 is out of range", {"remedy": "at most 8"})),
-            "9 is out of range at most 8",
+            "9 is out of range. At most 8",
         ),
     ],
 )

@@ -228,7 +228,7 @@ async def test_a_host_that_knows_no_map_says_so_and_the_figures_stay():
     async with running.run_test(size=(80, 24)) as pilot:
         await pilot.press("2")
         await pilot.pause()
-        assert "× block map: kv.map: no such method" in text_of(running)
+        assert "× block map: no such method" in text_of(running)
         assert "does not fill now" in text_of(running)
 
 

@@ -387,7 +387,7 @@ async def test_a_host_that_knows_no_profiles_is_said_so():
     )
     async with running.run_test(size=SIZE) as pilot:
         await go(pilot, "5")
-        assert "× profiles: profiles.list: no such method use a newer host" in text_of(running)
+        assert "× profiles: no such method. Use a newer host." in text_of(running)
 
 
 async def test_an_answer_that_comes_after_one_has_left_its_view_is_dropped():

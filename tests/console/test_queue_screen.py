@@ -192,7 +192,10 @@ async def test_the_question_stays_live_and_one_that_ends_meanwhile_cannot_be_end
     [
         (NoAnswer("requests.abort", 10), "its outcome is unknown."),
         (ConnectionLost("the host closed it"), "The outcome is unknown; it is not sent again."),
-        (CallFailed("requests.abort", RpcError(ErrorCode.FAILED, "no unfinished request", {"remedy": "look"})), "look"),
+        (
+            CallFailed("requests.abort", RpcError(ErrorCode.FAILED, "no unfinished request", {"remedy": "look"})),
+            "Look.",
+        ),
     ],
 )
 async def test_what_became_of_it_is_said_and_it_is_not_sent_again(error, said):

@@ -38,7 +38,7 @@ LIVE = state_of(sample_live.live())
 SHEET = sample_throttle.sheet()
 CALM = sample_throttle.sheet(limits=limits(), auto=AutoState(), counts=GateCounts())
 PAUSING = desks.pausing(Desk(), SHEET)
-CHANGES = {"more", "less", "set it", "value", "next", "pause", "no limit", "profile's", "how long", "why"}
+CHANGES = {"more", "less", "set it", "value", "next", "pause", "no limit", "profile's", "next span", "why"}
 
 
 def page(desk=None, sheet=SHEET, state=LIVE, width=80, height=23, now=0.5):

@@ -198,8 +198,11 @@ async def test_a_key_that_does_nothing_on_a_row_says_so():
         (NoAnswer("throttle.set", 10), "no answer to throttle.set within 10 s; its outcome is unknown."),
         (ConnectionLost("the host closed it"), "The outcome is unknown; it is not sent again."),
         (
-            CallFailed("throttle.set", RpcError(ErrorCode.CONFLICT, "max_inflight is 8", {"remedy": "look again"})),
-            "max_inflight is 8 look again",
+            CallFailed(
+                "throttle.set",
+                RpcError(ErrorCode.CONFLICT, "max_inflight is 8", {"remedy": "look again: vllm-console throttle show"}),
+            ),
+            "× throttle: max_inflight is 8. Look again",
         ),
     ],
 )
@@ -255,6 +258,25 @@ async def test_a_row_that_another_operator_moves_meanwhile_ends_the_change_unsen
         assert "max_inflight was set to 8 by maria meanwhile; your change was not sent." in said
         await go(pilot, "escape")
     assert sent(running) == []
+
+
+async def test_a_refusal_goes_when_the_value_that_stood_in_the_way_is_gone():
+    error = CallFailed("throttle.set", RpcError(ErrorCode.CONFLICT, "max_inflight is 99; this call expected 16", {}))
+    running = at_throttle(**{"throttle.set": error})
+    async with running.run_test(size=SIZE) as pilot:
+        await go(pilot, "6", "minus", "enter")
+        for value, is_told in ((16, True), (99, True), (99, True), (16, False)):
+            row = Limit(value=value, profile=64, who="maria", since=WALL)
+            running.script.answers["throttle.get"] = sample_throttle.sheet(limits=limits(max_inflight=row))
+            await later(running, pilot)
+            assert ("max_inflight is 99; this" in text_of(running)) is is_told
+
+
+async def test_the_footer_says_what_the_key_for_a_span_does():
+    running = at_throttle()
+    async with running.run_test(size=SIZE) as pilot:
+        await go(pilot, "6", "minus")
+        assert "t next span" in footer_of(running)
 
 
 async def test_another_host_is_asked_anew_and_owes_nothing():

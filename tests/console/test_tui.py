@@ -249,7 +249,10 @@ async def test_an_action_carries_the_state_it_was_decided_on_and_a_fresh_key():
         (NoAnswer("engine.restart", 120), "no answer to engine.restart within 120 s; its outcome is unknown."),
         (ConnectionLost("the host closed it"), "The outcome is unknown; it is not sent again."),
         (ConnectionLost("it is being tried again", was_sent=False), "nothing was sent"),
-        (CallFailed("engine.restart", RpcError(-32003, "it did not start " * 8, {"remedy": "look here"})), "look here"),
+        (
+            CallFailed("engine.restart", RpcError(-32003, "it did not start " * 8, {"remedy": "look here"})),
+            "Look here.",
+        ),
     ],
 )
 async def test_what_came_of_an_action_is_said_to_its_end_and_not_tried_again(error, said):
