@@ -77,9 +77,10 @@ class Span:
         seconds = span_s(text)
         if seconds is None:
             raise argparse.ArgumentTypeError(f"{text!r} is no span of time; write 90s, 10m or 1h")
+        days = self._high_s / 86_400
         if not self._low_s <= seconds <= self._high_s:
             raise argparse.ArgumentTypeError(
-                f"{text!r} is not from {self._low_s:g} s to {self._high_s / 86_400:g} days"
+                f"{text!r} is not from {self._low_s:g} s to {days:g} {'day' if days == 1 else 'days'}"
             )
         return seconds
 

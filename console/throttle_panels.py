@@ -109,13 +109,19 @@ def _gauge(gauge: AutoGauge) -> Line:
     if gauge.enter is None:
         return line(" " * (_NAME + 2), (f"{fmt.clean(gauge.name):<11} not watched", Tone.FAINT))
     for_s = f", for {fmt.span(gauge.over_for_s)}" if gauge.over_for_s is not None else ""
-    leave = f", up below {fmt.significant(gauge.leave)}" if gauge.leave is not None else ""
+    leave = f", up below {_figure(gauge, gauge.leave)}" if gauge.leave is not None else ""
     return line(
         " " * (_NAME + 2),
         f"{fmt.clean(gauge.name):<11}",
-        (f"{fmt.significant(gauge.value):>5}", Tone.WARN if gauge.over_for_s is not None else Tone.PLAIN),
-        (f"  down above {fmt.significant(gauge.enter)}{leave}{for_s}", Tone.FAINT),
+        (f"{_figure(gauge, gauge.value):>5}", Tone.WARN if gauge.over_for_s is not None else Tone.PLAIN),
+        (f"  down above {_figure(gauge, gauge.enter)}{leave}{for_s}", Tone.FAINT),
     )
+
+
+def _figure(gauge: AutoGauge, value: float | None) -> str:
+    if gauge.name == "waiting" and value is not None and value.is_integer():
+        return fmt.count(int(value))
+    return fmt.significant(value)
 
 
 def count_lines(counts: GateCounts, width: int) -> list[Line]:

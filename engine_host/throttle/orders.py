@@ -12,9 +12,13 @@ from engine_host.profiles.throttle_check import BURSTS
 from engine_host.protocol.errors import EXIT_REFUSED, OperatorError
 from engine_host.protocol.methods import ResumeParams, ThrottleAuto, ThrottleClear, ThrottleSet
 from engine_host.protocol.throttling import AUTO, AutoMode, LimitName, LimitValue
+from engine_host.telemetry.event_log import one_line
 from engine_host.throttle import limit_words as words
 from engine_host.throttle.layers import CLOSED, Layers, profile_value
 from engine_host.timed_settings import Setting, Settings
+
+REASON_CHARS = 500
+"""Of `protocol.methods.Reason`."""
 
 Done = tuple[Layers, str]
 
@@ -41,7 +45,7 @@ def set_limits(layers: Layers, asked: Asked, order: ThrottleSet) -> Done:
         if name in CLOSED and value is False and ends is None:
             settings[name] = _untouched(layers, name)
         else:
-            setting = Setting(value, asked.who, order.reason, asked.wall, ends, until)
+            setting = Setting(value, asked.who, _kept(order.reason), asked.wall, ends, until)
             settings[name] = settings[name].with_(setting)
     after = dataclasses.replace(layers, settings=settings)
     _refuse_idle_bursts(values, after, asked.now)
@@ -79,7 +83,7 @@ def set_auto(layers: Layers, asked: Asked, order: ThrottleAuto) -> Done:
     if order.expected is not None:
         _refuse_other_mode(layers, order.expected, asked.now)
     ends, until = asked.end(order.for_s)
-    setting = Setting(order.mode, asked.who, order.reason, asked.wall, ends, until)
+    setting = Setting(order.mode, asked.who, _kept(order.reason), asked.wall, ends, until)
     after = layers.with_mode(layers.mode.with_(setting), asked.now)
     move = _auto_move(layers, after, asked.now)
     cap = layers.settings[LimitName.MAX_INFLIGHT].in_force(asked.now)
@@ -99,6 +103,11 @@ def resume(layers: Layers, asked: Asked, order: ResumeParams) -> Done:
     after = dataclasses.replace(layers, settings=settings)
     moves = _moves(layers, after, closed, asked.now) or ["neither paused nor draining"]
     return after, words.told(moves, None, order.reason)
+
+
+def _kept(reason: str) -> str:
+    """As events have it."""
+    return one_line(reason, REASON_CHARS)
 
 
 def _is_set(layers: Layers, names: Iterable[str]) -> bool:

@@ -15,7 +15,7 @@ from engine_host.protocol.envelope import ErrorCode, RpcError
 from engine_host.protocol.errors import EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_REFUSED, EXIT_TIMED_OUT
 from engine_host.protocol.methods import Role
 from engine_host.protocol.snapshot import State
-from engine_host.protocol.throttling import AutoMode, AutoState, Former, GateCounts, Limit
+from engine_host.protocol.throttling import AutoGauge, AutoMode, AutoState, Former, GateCounts, Limit
 from tests.console import sample, sample_throttle
 from tests.console.sample_throttle import NOW
 from tests.console.test_cli import is_fact_and_remedy, run
@@ -69,6 +69,15 @@ def test_the_controller_says_whose_cap_wins_and_what_it_watches():
     for part in ("cap 32; overruled: maria has set max_inflight", "kv          0.94  down above 0.90, up below 0.80",
                  "ttft_p95    not watched", "4 s ago: KV 94 % for 3 s: cap 64 → 32"):  # fmt: skip
         assert part in said
+
+
+def test_requests_that_wait_are_a_count_and_an_average_of_them_is_not():
+    def said(value: float) -> str:
+        auto = AutoState(mode=AutoMode.ON, gauges=[AutoGauge(name="waiting", value=value, enter=8.0, leave=2.0)])
+        return "\n".join(plain_text(row) for row in throttle_lines(sample_throttle.sheet(auto=auto), 80, NOW))
+
+    assert "waiting       12  down above 8, up below 2" in said(12.0)
+    assert "waiting     2.50  down above 8" in said(2.5)
 
 
 def test_the_counts_have_reasons_waits_and_classes_highest_first():
@@ -200,6 +209,7 @@ async def test_who_pauses_is_told_how_it_ends(throttled):
         (["throttle", "set", "--hold-queue", "none"], "is not a whole number from 0"),
         (["throttle", "set", "--hold-deadline", "20"], "write 90s, 10m or 1h"),
         (["throttle", "set", "--hold-queue", "3", "--for", "9d"], "is not from 1 s to 7 days"),
+        (["throttle", "set", "--hold-deadline", "2d"], "is not from 0 s to 1 day\n"),
         (["throttle", "set", "--hold-queue", "3", "--expect", "hold_queue"], "is not NAME=VALUE"),
         (["throttle", "set", "--hold-queue", "3", "--expect", "hold_queue=1", "--expect", "hold-queue=2"],
          "is given more than once"),

@@ -200,6 +200,11 @@ async def test_a_pause_and_its_end_may_say_what_they_expect(desk: Desk) -> None:
     assert desk.resume(expected={"paused": True}) == "resumed"
 
 
+async def test_a_reason_is_kept_as_events_tell_it(desk: Desk) -> None:
+    desk.set(max_inflight=16, reason="\x1b[31mred\n alert")
+    assert desk.throttle.sheet().limits["max_inflight"].reason == "[31mred alert"
+
+
 async def test_to_take_back_what_nobody_has_set_is_no_change(desk: Desk) -> None:
     before = desk.throttle.version
     assert desk.clear("max_inflight", "paused", "auto") == "max_inflight stays 64, not paused, auto stays off"
