@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -31,12 +30,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if seconds
     ]
     terminalreporter.write_line(f"{cores} of {os.cpu_count()} cores, load {load:.1f} of 5 minutes; {', '.join(times)}")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def interruptible() -> None:
-    """A shell's background job ignores Ctrl-C, and so would every host that its tests start."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
