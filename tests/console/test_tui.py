@@ -303,6 +303,10 @@ async def test_a_key_that_does_nothing_says_so_at_once(key, named):
         assert footer_of(running).startswith(said)
 
 
+def focused(running):
+    return running.focused and running.focused.id
+
+
 @pytest.mark.parametrize(
     ("key", "size", "is_readable"),
     [
@@ -310,20 +314,23 @@ async def test_a_key_that_does_nothing_says_so_at_once(key, named):
         ("S", (20, 24), False), ("R", (40, 12), True), ("R", (40, 7), False), ("R", (10, 3), False),
     ],
 )  # fmt: skip
-async def test_nobody_can_agree_to_what_does_not_fit_on_the_screen(key, size, is_readable):
+async def test_nobody_can_agree_to_what_does_not_fit_on_the_screen(key, size, is_readable, until):
     running = app(sample.serving())
     async with running.run_test(size=size) as pilot:
         await pilot.press(key)
         await pilot.pause()
         assert isinstance(running.screen, ConfirmScreen)
-        assert running.screen.query_one("#consequence").display == is_readable
-        assert running.screen.has_class("-unreadable") != is_readable
+        await until(lambda: running.screen.query_one("#consequence").display == is_readable)
+        await until(lambda: running.screen.has_class("-unreadable") != is_readable)
         if key == "S":
-            await pilot.press("up", *"gpu-7")
-        assert running.screen.query_one("#go", Button).disabled != is_readable
+            await until(lambda: not is_readable or focused(running) == "cancel")
+            await pilot.press("up")
+            await until(lambda: not is_readable or focused(running) == "name")
+            await pilot.press(*"gpu-7")
+        await until(lambda: running.screen.query_one("#go", Button).disabled != is_readable)
         if is_readable:
-            for part in running.screen.query("#dialog Static, #dialog Button, #dialog Input"):
-                assert running.screen.region.contains_region(part.region)
+            parts = running.screen.query("#dialog Static, #dialog Button, #dialog Input")
+            await until(lambda: all(running.screen.region.contains_region(part.region) for part in parts))
         await pilot.press("escape")
         assert isinstance(running.screen, OverviewScreen)
     assert running.script.acted == []
