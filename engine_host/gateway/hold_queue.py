@@ -56,7 +56,7 @@ class _Class(Generic[W]):
             self.seat_since = now
         self.asked_at = now
 
-    def wants_since(self, since: float | None) -> None:
+    def begin_to_want(self, since: float | None) -> None:
         self.turn_since = self.seat_since = since
 
     def is_first(self, patience_s: float, now: float) -> bool:
@@ -108,12 +108,12 @@ class HoldQueue(Generic[W]):
     def admitted(self, rank: int, now: float) -> None:
         """One of that class got a place, whether it waited or not."""
         own = self._classes[rank]
-        own.wants_since(now if own.waiting else None)
+        own.begin_to_want(now if own.waiting else None)
 
     def begin_anew(self, now: float) -> None:
         """Nobody could have a place until now, so no class has starved for others."""
         for one in self._classes:
-            one.wants_since(None if one.turn_since is None else now)
+            one.begin_to_want(None if one.turn_since is None else now)
 
     def oldest(self) -> W | None:
         return next(iter(self._by_age), None)

@@ -313,5 +313,4 @@ async def test_a_very_long_text_does_not_keep_the_event_loop(place: Place) -> No
     response = await place.post(COMPLETIONS, **prompts(COMPLETIONS, TEXT * (1_000_000 // len(TEXT))))
     watching.cancel()
     assert response.json()["reason"] == "too_large"
-    print(f"longest gap {longest * 1e3:.0f} ms")
-    assert longest < 0.25
+    assert longest < 0.25, "seconds in which nobody else was served"
